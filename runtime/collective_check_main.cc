@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> open_as_told(const LaunchEnvironme
   if (backend != "cuda") return open_communicator(launch, backend, options);
   PARTITA_ASSIGN_OR_RETURN(ways.control, open_communicator(launch, "tcp", options));
   ways.program.target = "cuda:sm_80";
-  PARTITA_ASSIGN_OR_RETURN(ways.device, open_device(ways.program, launch.local_rank));
+  PARTITA_ASSIGN_OR_RETURN(ways.device, open_device(ways.program, launch.device));
   return open_on_device(*ways.device, *ways.control);
 }
 

@@ -43,7 +43,8 @@ std::optional<Divergence> DivergenceWatch::nonfinite(const StepMetrics& m) {
   if (scaled) append(what, fmt::format(", its scale {:g}", *m.loss_scale));
   if (too_many) append(what, ", and it was not finite in the ", skips_ - 1, " steps before");
   const bool skip = options_.on_nonfinite == DivergenceAction::kSkip;
-  return Divergence{skip && (too_many || !m.skipped) ? DivergenceAction::kStop : options_.on_nonfinite, what};
+  return Divergence{skip && (too_many || !m.skipped) ? DivergenceAction::kStop : options_.on_nonfinite, what,
+                    /*nonfinite=*/true};
 }
 
 std::optional<Divergence> DivergenceWatch::spike(const StepMetrics& m) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "base/kinds.h"
+#include "runtime/data/skipped_samples.h"
 #include "runtime/metrics/metrics.h"
 
 namespace partita::runtime {
@@ -32,6 +33,14 @@ struct DivergenceOptions {
 struct Divergence {
   DivergenceAction action = DivergenceAction::kStop;
   std::string what;  // "step 7 (counted from 0): the loss is nan"
+  bool nonfinite = false;
+};
+
+// A run that was taken back.
+struct Rollback {
+  std::string checkpoint;               // to this one, a folder
+  int64_t bad = 0;                      // for this step
+  std::vector<SkippedSamples> skipped;  // that the run had left out since the checkpoint was written
 };
 
 // Looks at each step in turn, on the rank that knows the loss and the norm of all gradients.

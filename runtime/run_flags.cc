@@ -92,6 +92,12 @@ void RunFlags::add(CLI::App& app) {
          "on; default: the recipe's run.on_nonfinite, else stop")
       ->check(CLI::IsMember({"stop", "skip", "rollback", "warn"}));
   app.add_option(
+         "--find-bad-value", find_bad_value,
+         "when a step that was not finite ends the run or takes it back: take the steps again, for so many seconds at "
+         "most, and name the first value that went wrong; 0: do not")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  app.add_option(
          "--loss-spike", loss_spike,
          "what is a spike of the loss, and what is done about one: more than FACTOR times the mean of the WINDOW "
          "(100) losses before it; warn, rollback or stop; off: none is looked for; default: the recipe's "
@@ -276,6 +282,7 @@ std::vector<std::string> RunFlags::arguments() const {
   if (audit > 0) say("--audit", cat(audit));
   say("--on-nonfinite", on_nonfinite);
   say("--loss-spike", loss_spike);
+  say("--find-bad-value", cat(find_bad_value));
   say("--init", init);
   say("--init-optimizer", init_optimizer);
   say("--strip-prefix", renaming.strip);

@@ -37,6 +37,7 @@ struct RunFlags {
   std::optional<std::string> resume;  // "": from --checkpoint's newest
   std::string on_nonfinite;           // empty: as the recipe says
   std::string loss_spike;             // FACTOR[,WINDOW[,ACTION]], "off"; empty: likewise
+  int find_bad_value = 600;           // seconds
   int64_t every = 0, audit = 0;
   int keep = 3, keep_best = 0;
   int64_t patience = 0;

@@ -17,6 +17,7 @@
 #include "base/fault.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/bad_value_search.h"
 #include "runtime/communicate/exchanges.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/communicator_factory.h"
@@ -131,10 +132,14 @@ absl::Status run(const RunFlags& flags, const TalkFlags& talk, Rank& rank) {
   PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, programs_of(*plan));
   PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(*plan));
   rank.watch->limit(options.timeouts);
-  options.device = launch.local_rank;
+  options.device = launch.device;
   options.threads = threads;
   options.plugins = {{}, bundle};
   options.watch = rank.watch.get();
+  BadValueSearch search(launch.searcher, plan->folder(), flags, rank.signals->stop());
+  options.rolled_back = [&search, device = needs_device(programs.front())](const Rollback& r) {
+    search.beside(r, device);
+  };
   if (!options.checkpoint.folder.empty()) options.obey(*rank.signals);
   const size_t stage = static_cast<size_t>(stage_of(programs.front().mesh, launch.rank));
   PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedProgram::load(std::move(programs[stage])));
@@ -153,7 +158,11 @@ absl::Status run(const RunFlags& flags, const TalkFlags& talk, Rank& rank) {
     opened = flags.sink(std::max<int64_t>(options.steps, 0), rank.console == stderr ? nullptr : rank.console);
   PARTITA_RETURN_IF_ERROR(all_ok(communicator.get(), opened.status(), "opening the metrics"));
   const std::unique_ptr<MetricsSink> sink = *std::move(opened);
-  PARTITA_RETURN_IF_ERROR(train_rank(loaded, communicator.get(), options, sink.get()));
+  const absl::Status trained = train_rank(loaded, communicator.get(), options, sink.get());
+  // Where nobody of ours is left to look for it when all ranks have ended.
+  if (launch.rank == 0 && launch.searcher.empty() && exit_code_of(trained) == ExitCode::kDiverged) search.after_stop();
+  PARTITA_RETURN_IF_ERROR(trained);
+  search.wait();
   return sink ? sink->close() : absl::OkStatus();
 }
 

@@ -89,7 +89,7 @@ absl::Status Session::train(const std::shared_ptr<const BundleFiles>& bundle, co
     PARTITA_ASSIGN_OR_RETURN(auto loaded, LoadedPrograms::load(std::move(programs)));
     status = train_local(loaded, options, &sink);
   } else {
-    options.device = launch.local_rank;
+    options.device = launch.device;
     options.threads = flags_.threads_of(launch.local_size);
     PARTITA_ASSIGN_OR_RETURN(auto communicator, open_communicator(launch, "auto", {{}, options.plugins}));
     PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(plan.root())));

@@ -27,6 +27,7 @@
 #include "runtime/results.h"
 #include "runtime/step_meter.h"
 #include "runtime/train_watched.h"
+#include "runtime/trainer_notes.h"
 
 namespace partita::runtime {
 namespace {
@@ -35,8 +36,7 @@ using Clock = std::chrono::steady_clock;
 
 // From one checkpoint: then it is not the samples.
 constexpr int64_t kMostRollbacks = 3;
-// A wait for checkpoints that is worth a word: seconds, and share of the time.
-constexpr double kWorthTelling = 0.25, kLongWait = 0.05;
+constexpr double kWorthTelling = 0.25;  // seconds, of a wait for checkpoints
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -125,6 +125,7 @@ class Trainer {
       PARTITA_ASSIGN_OR_RETURN(std::optional<CheckpointManifest> from, checkpoints_->resume());
       PARTITA_RETURN_IF_ERROR(executor_.put_states());
       if (from) resume(*from);
+      for (const SkippedSamples& s : options_.skipped) order_.skip(s);
       if (c.folder.empty()) checkpoints_.reset();
     }
     if (options_.audit > 0) {
@@ -263,22 +264,9 @@ class Trainer {
     }
     if (waited < kWorthTelling) return absl::OkStatus();
     m.checkpoint_stall_seconds = m.checkpoint_stall_seconds.value_or(0) + waited;
-    if (first_rank() && cost) tell_slow(*cost, waited, m.seconds);
+    if (first_rank() && cost && !told_slow_)
+      told_slow_ = tell_slow_checkpoint(*cost, waited, m.seconds, options_.checkpoint.every);
     return absl::OkStatus();
-  }
-
-  // Once, at the first checkpoint that takes much longer than a step: what it costs, and how many steps apart they
-  // would cost little.
-  void tell_slow(const Checkpointer::Cost& cost, double waited, double step) {
-    const double interval = static_cast<double>(options_.checkpoint.every) * step;
-    if (told_slow_ || interval == 0 || waited <= kLongWait * interval) return;
-    told_slow_ = true;
-    std::fprintf(stderr,
-                 "note: %.3g GB of checkpoint take %.3g s to write (%.3g GB/s), %.3g s longer than a step takes, and "
-                 "training waits for it: %.0f %% of the time; with --every %.0f it would be %.0f %%\n",
-                 static_cast<double>(cost.bytes) / 1e9, cost.seconds,
-                 static_cast<double>(cost.bytes) / 1e9 / cost.seconds, waited, 100 * waited / (interval + waited),
-                 std::ceil(waited / step / kLongWait), 100 * kLongWait);
   }
 
   // On the first rank, which knows the loss and the norm of all gradients.
@@ -324,13 +312,17 @@ class Trainer {
     PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, what, "what went wrong"));
     int64_t stops = divergence_flag() == kStops || last;
     PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&stops, 1}, ReduceOp::kMax, "whether the run ends"));
+    const bool nonfinite = divergence_ && divergence_->nonfinite;
     divergence_.reset();
     if (stops != 0) return stop_diverged(what);
     const SkippedSamples skip = order_.samples_of(order_.batch_of(bad));
     std::vector<SkippedSamples> skipped = order_.skipped();
-    skipped.push_back(skip);
     watch_.enter(Phase::kCheckpoint, bad);
     PARTITA_ASSIGN_OR_RETURN(CheckpointManifest from, checkpoints_->roll_back(what));
+    if (nonfinite && options_.rolled_back != nullptr)
+      options_.rolled_back({cat(options_.checkpoint.folder, "/", checkpoint_name(from.step)), bad,
+                            skipped_besides(skipped, from.skipped)});
+    skipped.push_back(skip);
     PARTITA_RETURN_IF_ERROR(executor_.put_states());
     ++rollbacks_;
     rolled_back_last_ = from.step;

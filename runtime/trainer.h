@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -38,6 +40,8 @@ struct TrainOptions {
   EvaluateOptions evaluate;
   CheckpointOptions checkpoint;
   DivergenceOptions divergence;
+  std::function<void(const Rollback&)> rolled_back;  // called on the first rank, for steps that were not finite
+  std::vector<SkippedSamples> skipped;               // of the data, besides those that the checkpoint leaves out
   int64_t audit = 0;                        // steps from one audit to the next (runtime/audit/auditor.h); 0: none
   StepObserver* observer = nullptr;         // sees every rank's steps of training
   const std::atomic<bool>* stop = nullptr;  // set from outside: save a checkpoint and end; needs checkpoint.folder

@@ -285,6 +285,8 @@ absl::StatusOr<LaunchEnvironment> parse_launch_environment(const EnvironmentMap&
   launch.secret = variables.text("PARTITA_JOB_SECRET");
   launch.secret_file = variables.text("PARTITA_JOB_SECRET_FILE");
   launch.error_file = variables.text("TORCHELASTIC_ERROR_FILE");
+  launch.searcher = variables.text(kSearcherVariable);
+  PARTITA_ASSIGN_OR_RETURN(launch.device, variables.number_or(kDeviceVariable, 0, kMaxRanks, launch.local_rank));
   PARTITA_ASSIGN_OR_RETURN(launch.record, variables.number_or(kRecordVariable, 0, 1 << 20, -1));
   return launch;
 }

@@ -23,6 +23,8 @@ struct LaunchEnvironment {
   std::string job_id;               // the same on all ranks of a run and, where the launcher has one, of this run alone
   std::string secret, secret_file;  // PARTITA_JOB_SECRET and PARTITA_JOB_SECRET_FILE (job_secret.h); empty: not set
   std::string error_file;           // where torchrun's agent looks for why this rank failed; empty: nowhere
+  int device = 0;                   // of this host; that of its local_rank, unless a supervisor of ours says another
+  std::string searcher;             // the `partita` that looks for values that are not finite; empty: none
   int record = -1;                  // the descriptor of its flight record, from a supervisor of ours
   // Where all ranks are processes of this host.
   bool one_host() const { return local_size == world_size; }
@@ -45,6 +47,8 @@ absl::StatusOr<LaunchEnvironment> parse_launch_environment(const EnvironmentMap&
 
 // The variable with LaunchEnvironment::record.
 inline constexpr const char* kRecordVariable = "PARTITA_FLIGHT_RECORD";
+// And those with `device` and `searcher`.
+inline constexpr const char *kDeviceVariable = "PARTITA_DEVICE", *kSearcherVariable = "PARTITA_SEARCHER";
 
 // This process's environment variables.
 EnvironmentMap read_environment();

@@ -11,7 +11,7 @@
 namespace partita::runtime {
 namespace {
 
-constexpr double kHour = 3600, kLongest = 60, kWell = 600;  // seconds
+constexpr double kHour = 3600, kLongest = 60;  // seconds
 constexpr auto kPoll = std::chrono::milliseconds(20);
 
 }  // namespace

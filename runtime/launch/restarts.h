@@ -18,16 +18,18 @@ struct RestartLimits {
 
 // How an attempt ended, as far as is known.
 struct AttemptEnd {
-  absl::Status status;          // not Ok
-  std::optional<int64_t> step;  // of training, at which the rank was that is the root cause; unset: before training
-  bool killed = false;          // SIGKILL ended that rank
-  double seconds = 0;           // that it lasted
+  absl::Status status;           // not Ok
+  std::optional<int64_t> step;   // of training, at which the rank was that is the root cause; unset: before training
+  bool killed = false;           // SIGKILL ended that rank
+  double seconds = 0;            // that it lasted
+  std::optional<int> rank = {};  // that one
 };
 
 class Restarts {
  public:
   // The same step that ends so many attempts in a row is the cause, and no host that was lost.
   static constexpr int kLoop = 3;
+  static constexpr double kWell = 600;  // seconds: an attempt that lasts as long went well
 
   explicit Restarts(const RestartLimits& limits) : limits_(limits) {}
 
@@ -38,6 +40,8 @@ class Restarts {
   // one step.
   absl::StatusOr<double> next(const AttemptEnd& end, double now);
   int count() const { return count_; }
+  // The next attempt is under another plan: it is no longer the same that ends at the same step.
+  void forget_step() { step_.reset(), at_same_step_ = 0; }
 
  private:
   const RestartLimits limits_;

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +14,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "base/cat.h"
@@ -34,6 +37,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::milliseconds(1500);
 constexpr auto kPoll = std::chrono::milliseconds(10);
+
+double seconds_of(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 // A port that is free now. Someone else may take it before the ranks do; they then fail with a code worth a retry.
 absl::StatusOr<int> free_port() {
@@ -58,16 +63,28 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 // What a launcher before us said of ranks is not for these processes.
 bool is_launch_variable(std::string_view variable) {
-  for (const char* name : {"RANK=", "LOCAL_RANK=", "WORLD_SIZE=", "LOCAL_WORLD_SIZE=", "MASTER_ADDR=", "MASTER_PORT=",
-                           "OMPI_", "PMI_", "PMIX_", "SLURM_", "TF_CONFIG=", "TORCHELASTIC_"}) {
+  for (const char* name :
+       {"RANK=", "LOCAL_RANK=", "WORLD_SIZE=", "LOCAL_WORLD_SIZE=", "MASTER_ADDR=", "MASTER_PORT=", "OMPI_", "PMI_",
+        "PMIX_", "SLURM_", "TF_CONFIG=", "TORCHELASTIC_", "PARTITA_DEVICE=", "PARTITA_SEARCHER="}) {
     if (variable.starts_with(name)) return true;
   }
   return false;
 }
 
+// Best effort, of a process that was just forked.
+void step_aside() {
+  ::dup2(2, 1);
+  ::setpriority(PRIO_PROCESS, 0, 19);
+  const int first_to_go = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (first_to_go < 0) return;
+  [[maybe_unused]] const ssize_t written = ::write(first_to_go, "1000", 4);
+  ::close(first_to_go);
+}
+
 // A child that the kernel ends when this process ends. posix_spawn cannot say so; what the child does between fork and
-// exec is safe beside other threads. `kept`: a descriptor that it has too; -1: none.
-absl::StatusOr<pid_t> start_process(std::vector<std::string> command, std::vector<std::string> environment, int kept) {
+// exec is safe beside other threads. `kept`: a descriptor that it has too; -1: none. `aside`: LocalJob's.
+absl::StatusOr<pid_t> start_process(std::vector<std::string> command, std::vector<std::string> environment, int kept,
+                                    bool aside) {
   const std::vector<char*> arguments = pointers(command), variables = pointers(environment);
   int told[2];  // the error of exec
   if (::pipe2(told, O_CLOEXEC) != 0) return absl::UnavailableError("no descriptors for a pipe");
@@ -79,6 +96,7 @@ absl::StatusOr<pid_t> start_process(std::vector<std::string> command, std::vecto
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     if (kept >= 0) ::fcntl(kept, F_SETFD, 0);
+    if (aside) step_aside();
     ::execve(arguments[0], arguments.data(), variables.data());
     const int error = errno;
     [[maybe_unused]] const ssize_t written = ::write(told[1], &error, sizeof error);
@@ -101,7 +119,9 @@ struct Process {
 
 class Attempt {
  public:
-  Attempt(const LocalJob& job, std::vector<std::string> command) : job_(job), command_(std::move(command)) {}
+  // `devices`: of each rank, by number on this host.
+  Attempt(const LocalJob& job, std::vector<std::string> command, std::span<const int> devices)
+      : job_(job), command_(std::move(command)), devices_(devices) {}
   ~Attempt() {
     tell(SIGKILL);
     for (Process& p : processes_) {
@@ -157,7 +177,9 @@ class Attempt {
                                         {"MASTER_PORT", port}})
         environment.push_back(cat(name, "=", value));
       environment.emplace_back("MASTER_ADDR=127.0.0.1");
+      environment.push_back(cat(kDeviceVariable, "=", devices_[static_cast<size_t>(rank)]));
     }
+    environment.insert(environment.end(), job_.environment.begin(), job_.environment.end());
     Process p{.id = 0, .rank = rank, .code = {}, .end = {.rank = rank}};
     int record = -1;
     if (job_.ranks > 0) {
@@ -165,7 +187,7 @@ class Attempt {
       records_.push_back(record);
       environment.push_back(cat(kRecordVariable, "=", record));
     }
-    PARTITA_ASSIGN_OR_RETURN(p.id, start_process(command_, std::move(environment), record));
+    PARTITA_ASSIGN_OR_RETURN(p.id, start_process(command_, std::move(environment), record, job_.aside));
     processes_.push_back(std::move(p));
     return absl::OkStatus();
   }
@@ -195,7 +217,7 @@ class Attempt {
       for (const RankFate& f : d.others) std::fprintf(stderr, "partita: %s\n", d.other_text(f).c_str());
       if (d.root)
         return {status_of_exit(code, cat("root cause: ", d.root_text())), step_of(views, d.root->rank),
-                was_killed(*d.root)};
+                was_killed(*d.root), 0, d.root->rank};
     }
     return {status_of_exit(code, cat(who, " ended with code ", code))};
   }
@@ -241,26 +263,64 @@ class Attempt {
 
   const LocalJob& job_;
   std::vector<std::string> command_;
+  const std::span<const int> devices_;
   std::vector<Process> processes_;
   std::vector<int> records_;  // descriptors, by rank
   const Process* failed_ = nullptr;
 };
 
+// The ranks of a job, which become fewer where one is lost for good.
+class Crew {
+ public:
+  explicit Crew(LocalJob& job) : job_(job), devices_(static_cast<size_t>(std::max(1, job.ranks))) {
+    std::iota(devices_.begin(), devices_.end(), 0);
+  }
+  std::span<const int> devices() const { return devices_; }
+
+  // After an end that is worth a retry; true where the next attempt has fewer.
+  bool shrink(const AttemptEnd& end) {
+    in_a_row_ = end.rank && end.rank == last_ && end.seconds < Restarts::kWell ? in_a_row_ + 1 : 1;
+    last_ = end.rank;
+    if (!end.rank || in_a_row_ < kLostForGood || !worth_retry(exit_code(end.status))) return false;
+    const auto fewer = std::find_if(job_.plans.begin(), job_.plans.end(), [&](int n) { return n < job_.ranks; });
+    if (fewer == job_.plans.end()) return false;
+    const int device = devices_[static_cast<size_t>(*end.rank)];
+    devices_.erase(devices_.begin() + *end.rank);
+    std::fprintf(stderr,
+                 "partita: rank %d was lost %d times in a row; going on without device %d of this host, with %d %s\n",
+                 *end.rank, in_a_row_, device, *fewer, *fewer == 1 ? "rank" : "ranks");
+    job_.ranks = *fewer;
+    devices_.resize(static_cast<size_t>(*fewer));
+    last_.reset();
+    return true;
+  }
+
+ private:
+  LocalJob& job_;
+  std::vector<int> devices_;  // by rank
+  std::optional<int> last_;   // that was the root cause
+  int in_a_row_ = 0;
+};
+
 }  // namespace
 
-absl::Status run_job(const LocalJob& job) {
+absl::Status run_job(LocalJob job) {
   std::vector<std::string> command = job.command;
   Restarts restarts(job.restarts);
+  Crew crew(job);
   const auto stopped = [&] { return job.stop != nullptr && job.stop->load(); };
   for (;;) {
+    const Clock::time_point begin = Clock::now();
     AttemptEnd end;
     {
-      Attempt attempt(job, command);
+      Attempt attempt(job, command, crew.devices());
       PARTITA_RETURN_IF_ERROR(attempt.start());
       end = attempt.wait();
     }
     if (end.status.ok() || stopped()) return end.status;
-    const double now = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    end.seconds = seconds_of(Clock::now() - begin);
+    if (restarts.count() < job.restarts.most && crew.shrink(end)) restarts.forget_step();
+    const double now = seconds_of(Clock::now().time_since_epoch());
     PARTITA_ASSIGN_OR_RETURN(const double seconds, restarts.next(end, now));
     std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint%s\n",
                  std::string(end.status.message()).c_str(), restarts.count(), job.restarts.most,

@@ -12,6 +12,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/launch/job_secret.h"
+#include "runtime/launch/shell_words.h"
 #include "runtime/launch/stop_signal.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
@@ -24,7 +25,6 @@
 #include "tools/launch/kubernetes_manifest.h"
 #include "tools/launch/remote_ranks.h"
 #include "tools/launch/scheduler_commands.h"
-#include "tools/launch/shell_words.h"
 
 namespace partita {
 namespace {

@@ -1,20 +1,30 @@
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 
 #include "base/cat.h"
+#include "base/exit_code.h"
 #include "base/status.h"
+#include "runtime/bad_value_search.h"
+#include "runtime/launch/launch_environment.h"
 #include "runtime/launch/stop_signal.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/bundle_plans.h"
 #include "runtime/program/placement.h"
+#include "runtime/program/sides.h"
 #include "tools/cli/command.h"
 
 namespace partita {
 namespace {
+
+std::string this_program() {
+  std::error_code ec;
+  return std::filesystem::read_symlink("/proc/self/exe", ec).string();
+}
 
 // The ranks in processes of their own, or the whole run in one that may be started again.
 absl::Status run_supervised(const runtime::BundleFiles& bundle, const runtime::BundleFiles& plan,
@@ -28,10 +38,10 @@ absl::Status run_supervised(const runtime::BundleFiles& bundle, const runtime::B
   if (launch.processes) {
     job.ranks = static_cast<int>(ranks);
     job.command = {cat(bundle.folder(), "/", runtime::kRankName), "--backend", "tcp"};
+    job.environment = {cat(runtime::kSearcherVariable, "=", this_program())};
+    for (const int64_t n : runtime::plans_of(bundle)) job.plans.push_back(static_cast<int>(n));
   } else {
-    std::error_code ec;
-    job.command = {std::filesystem::read_symlink("/proc/self/exe", ec).string(), "run", bundle.folder(), "--ranks",
-                   cat(ranks)};
+    job.command = {this_program(), "run", bundle.folder(), "--ranks", cat(ranks)};
   }
   for (std::string& a : flags.arguments()) job.command.push_back(std::move(a));
   if (!flags.resume) job.resume = {"--resume"};
@@ -40,7 +50,11 @@ absl::Status run_supervised(const runtime::BundleFiles& bundle, const runtime::B
   runtime::StopSignal signals;
   job.stop = signals.stop();
   job.save = signals.save();
-  return runtime::run_job(job);
+  const absl::Status status = runtime::run_job(job);
+  // A run in one process looks itself.
+  if (launch.processes && exit_code_of(status) == ExitCode::kDiverged)
+    runtime::BadValueSearch(this_program(), plan.folder(), flags, signals.stop()).after_stop();
+  return status;
 }
 
 }  // namespace
@@ -78,9 +92,18 @@ absl::Status run_bundle(const std::string& folder, const runtime::RunFlags& flag
   PARTITA_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
   PARTITA_ASSIGN_OR_RETURN(auto sink, flags.sink(std::max<int64_t>(options.steps, 0)));
   options.ends_process = true;
+  runtime::BadValueSearch search(this_program(), plan->folder(), flags, options.stop);
+  options.rolled_back = [&search, device = runtime::needs_device(loaded.first())](const runtime::Rollback& r) {
+    search.beside(r, device);
+  };
   absl::Status status = runtime::train_local(loaded, options, sink.get());
   // What was measured is kept whatever ended the run.
   status.Update(sink->close());
+  if (exit_code_of(status) == ExitCode::kDiverged) {
+    std::fprintf(stderr, "note: %s\n", std::string(status.message()).c_str());  // before it takes its time
+    search.after_stop();
+  }
+  if (status.ok()) search.wait();
   return status;
 }
 

@@ -17,7 +17,7 @@ using runtime::ScheduleEntry;
 using runtime::Step;
 using runtime::StepKind;
 
-Captures::Captures(const verifier::ProgramSet& set) : set_(set) {
+Captures::Captures(const verifier::ProgramSet& set, int64_t unseen) : set_(set), unseen_(unseen) {
   for (const verifier::RankProgram& p : set.programs) {
     const Graph& g = p.code;
     Stage& stage = stages_.emplace_back();
@@ -55,7 +55,7 @@ int64_t Captures::kept_under(size_t stage, int value, int64_t micro_batch) const
 
 void Captures::begin(const Executor& executor) {
   Rank& rank = ranks_[static_cast<size_t>(executor.rank())];
-  if (!std::exchange(rank.began, true)) return;
+  if (rank.begun++ <= unseen_) return;
   std::unique_lock lock(mutex_);
   const int64_t step = looked_at_;
   ++waiting_;
@@ -86,13 +86,14 @@ void Captures::cancel() {
 void Captures::end(bool complete) {
   std::lock_guard lock(mutex_);
   ended_ = true;
-  if (complete && ranks_.front().began) waiting_ = ranks();
+  if (complete && is_seen(ranks_.front())) waiting_ = ranks();
   changed_.notify_all();
 }
 
 absl::Status Captures::before(const Executor& executor, const Step& step, const ScheduleEntry& entry) {
   if (cancelled_) return absl::CancelledError("the comparison has ended");
   Rank& rank = ranks_[static_cast<size_t>(executor.rank())];
+  if (!is_seen(rank)) return absl::OkStatus();
   const std::vector<int>& values = set_.programs[rank.stage].claims[step.id].values;
   for (size_t k = 0; k < static_cast<size_t>(step.inputs) && k < values.size(); ++k) {
     const runtime::Operand& o = step.operands[k];
@@ -113,9 +114,10 @@ absl::Status Captures::before(const Executor& executor, const Step& step, const 
 }
 
 absl::Status Captures::after(const Executor& executor, const Step& step, const ScheduleEntry& entry) {
-  if (step.kind == StepKind::kCollectiveStart) return absl::OkStatus();
+  const Rank& rank = ranks_[static_cast<size_t>(executor.rank())];
+  if (step.kind == StepKind::kCollectiveStart || !is_seen(rank)) return absl::OkStatus();
   if (step.kind != StepKind::kCollectiveWait) return write(executor, step, entry);
-  const Stage& stage = stages_[ranks_[static_cast<size_t>(executor.rank())].stage];
+  const Stage& stage = stages_[rank.stage];
   auto start = stage.starts.find(runtime::int_param(step.params, "of", -1));
   return start == stage.starts.end() ? absl::OkStatus() : write(executor, *start->second, entry);
 }

@@ -40,7 +40,8 @@ struct Misread {
 // it is complete are left out.
 class Captures : public runtime::StepObserver {
  public:
-  explicit Captures(const verifier::ProgramSet& set);
+  // The first `unseen` steps are not kept, and nobody looks at them.
+  explicit Captures(const verifier::ProgramSet& set, int64_t unseen = 0);
 
   void begin(const runtime::Executor& executor) override;
   absl::Status before(const runtime::Executor& executor, const runtime::Step& step,
@@ -75,7 +76,7 @@ class Captures : public runtime::StepObserver {
     std::vector<int64_t> coordinates;
     RankCaptures values = {};
     std::vector<Misread> misreads = {};
-    bool began = false;  // a step, before this one
+    int64_t begun = 0;  // steps
   };
   absl::Status write(const runtime::Executor& executor, const runtime::Step& step, const runtime::ScheduleEntry& entry);
   absl::Status write_joined(const runtime::Executor& executor, const runtime::Step& step,
@@ -83,7 +84,10 @@ class Captures : public runtime::StepObserver {
   void keep(Rank& rank, int value, const runtime::ScheduleEntry& entry, std::span<const std::byte> bytes,
             int64_t step) const;
 
+  bool is_seen(const Rank& rank) const { return rank.begun > unseen_; }
+
   const verifier::ProgramSet& set_;
+  const int64_t unseen_;
   std::vector<Stage> stages_;
   std::vector<Rank> ranks_;
 

@@ -210,7 +210,7 @@ absl::StatusOr<Comparison> compare(const ComparedBundle& a, const std::optional<
     if (const auto d = program_difference(a.bundle.serial, b->bundle.serial, a.name, b->name))
       return Comparison{true, cat("differs: ", d->text, "\n"), {d->node}};
   }
-  if (options.nonfinite) return find_nonfinite(a, options.first_step, options.steps);
+  if (options.nonfinite) return find_nonfinite(a, options);
   std::unique_ptr<Side> side_b;
   PARTITA_ASSIGN_OR_RETURN(const std::unique_ptr<Side> side_a, Side::start(a, a.train.data, options.steps));
   if (b) {

@@ -22,9 +22,10 @@ struct ComparedBundle {
 
 struct CompareOptions {
   int64_t steps = 2;  // of training
-  // In place of a comparison: the first value that is not finite. `train` says which checkpoint to go on from, if any,
-  // and `steps` counts from the start of training.
+  // In place of a comparison: the first value that is not finite, of the step that ends such a run. `train` says which
+  // checkpoint to go on from, if any, and `steps` counts from the start of training; -1: all that there are.
   bool nonfinite = false;
+  runtime::DivergenceOptions ends = {};
   int64_t first_step = 0;  // of that checkpoint
   std::string dump;  // not empty: tensors of the first step under ONNX value names (safetensors), as the other side
 };

@@ -3,19 +3,25 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "base/cat.h"
+#include "base/exit_code.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "runtime/divergence.h"
 #include "tools/compare/describe_difference.h"
 #include "tools/compare/side.h"
 #include "tools/verify/steps/check_steps.h"
 
 namespace partita {
 namespace {
+
+constexpr int64_t kStepsBefore = 2;  // the bad one, that are looked at
 
 struct Range {
   double low = INFINITY, high = -INFINITY;  // of what is finite
@@ -57,62 +63,162 @@ std::vector<int64_t> bad_elements(const Tensor& t) {
   return at;
 }
 
-// Looks for a node whose result has what none of its operands has.
+bool is_bad(const Range& r) { return r.nans > 0 || r.infinities > 0; }
+
+// A value that is not finite and was not made so by one of its operands; or one that a step began with.
+struct Finding {
+  std::string node;       // as describe_node() has it; of what the step began with, the node that read it first
+  bool outside = false;   // which no node of the step has made
+  std::string state;      // that the step began with
+  bool constant = false;  // of the program
+  bool only_low = false;  // minus infinity alone, as masks have it
+  std::string text, ranks;
+};
+
+// One step: what is not finite, and what of it the loss, the norm of the gradients, and the states after it come from,
+// by a way of values that are not finite.
 class Search : public NodeWatch {
  public:
-  Search(const Side& side, std::set<NodeId>& usual) : side_(side), graph_(side.graph()), usual_(usual) {}
+  // `usual`: nodes that have made such values in steps whose loss was finite.
+  Search(const Side& side, const std::set<std::string>& usual) : side_(side), graph_(side.graph()), usual_(usual) {
+    for (const State& s : graph_.states) {
+      if (s.next != kNoValue) before_.emplace(s.value, s.next);
+    }
+  }
 
   void see(NodeId n, size_t result, int64_t run, const KnownValues& operands, const KnownValue& value,
            const std::vector<RootCopy>& copies) override {
     const Range mine = range_of(value.value);
-    if (mine.nans == 0 && mine.infinities == 0) return;
-    if (!found_.empty()) {
-      if (ranks_.empty())
-        tell_ranks(copies, cat("inside of a kernel; in memory first as the result of ",
-                               describe_node(graph_, graph_.nodes[static_cast<size_t>(n)]), ", "));
-      return;
-    }
+    if (!is_bad(mine)) return;
+    const Node& node = graph_.nodes[static_cast<size_t>(n)];
+    std::set<size_t>& causes = causes_[node.outputs[result]];
     int64_t nans = 0, infinities = 0;
-    for (const auto& o : operands) {
-      if (o == nullptr) continue;
-      const Range r = range_of(o->value);
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k] == nullptr) continue;
+      const Range r = range_of(operands[k]->value);
+      if (!is_bad(r)) continue;
       nans += r.nans;
       infinities += r.infinities;
+      const std::set<size_t> earlier = causes_of(n, node.inputs[k], operands[k]->value, r);
+      causes.insert(earlier.begin(), earlier.end());
     }
     const bool fresh = (mine.nans > 0 && nans == 0) || (mine.infinities > 0 && nans == 0 && infinities == 0);
-    if (!fresh) return;
-    fresh_.insert(n);
-    if (usual_.count(n) > 0) return;
-    tell(n, result, run, operands, value.value, mine);
-    tell_ranks(copies, "");
+    if (fresh) {
+      causes.insert(findings_.size());
+      findings_.push_back(found(n, result, run, operands, value.value, mine));
+      tell_ranks(findings_.back(), copies, "");
+    }
+    for (const size_t c : causes) {
+      if (findings_[c].ranks.empty())
+        tell_ranks(findings_[c], copies,
+                   cat(findings_[c].outside ? "" : "inside of a kernel; ", "in memory first as the result of ",
+                       describe_node(graph_, node), ", "));
+    }
   }
 
-  // Nodes that this step has found; those of a step whose loss is finite are usual.
-  const std::set<NodeId>& fresh() const { return fresh_; }
-  const std::string& found() const { return found_; }
-  const std::string& ranks() const { return ranks_; }
-  const std::string& node() const { return node_; }
+  // What a run ends for: the loss or the norm of the gradients is not finite. An overflow of gradients that a loss
+  // scale handles is none, but in a step of which it is known that it ended the run.
+  bool diverged(bool known) const {
+    return is_seen("loss") || (is_seen("grad_norm") && (known || output("loss_scale") == kNoValue));
+  }
+  // The first cause of that; null where nothing was found.
+  const Finding* cause() const {
+    std::set<size_t> all;
+    for (const char* name : {"loss", "grad_norm"}) {
+      const auto at = causes_.find(output(name));
+      if (at != causes_.end()) all.insert(at->second.begin(), at->second.end());
+    }
+    if (all.empty()) {
+      for (size_t k = 0; k < findings_.size(); ++k) all.insert(k);
+    }
+    return first_of(all);
+  }
+  // Of states that are not finite after the step, by name.
+  std::map<std::string, const Finding*> states() const {
+    std::map<std::string, const Finding*> all;
+    for (const State& s : graph_.states) {
+      const auto at = s.next == kNoValue || s.kind == StateKind::kAccumulator ? causes_.end() : causes_.find(s.next);
+      if (at != causes_.end()) all[s.name] = first_of(at->second);
+    }
+    return all;
+  }
+  const std::vector<Finding>& findings() const { return findings_; }
 
  private:
-  void tell(NodeId n, size_t result, int64_t run, const KnownValues& operands, const Tensor& value, const Range& mine) {
+  ValueId output(std::string_view name) const {
+    for (const GraphOutput& o : graph_.outputs) {
+      if (o.name == name) return o.value;
+    }
+    return kNoValue;
+  }
+  bool is_seen(std::string_view name) const { return causes_.count(output(name)) > 0; }
+
+  // Masks are infinite in every step, by design: whatever else there is comes before them.
+  const Finding* first_of(const std::set<size_t>& all) const {
+    const Finding* first = nullptr;
+    auto rank = [&](const Finding& f) { return std::tuple(f.constant, usual_.count(f.node) > 0, f.only_low); };
+    for (const size_t c : all) {
+      if (first == nullptr || rank(findings_[c]) < rank(*first)) first = &findings_[c];
+    }
+    return first;
+  }
+
+  std::set<size_t> causes_of(NodeId reader, ValueId v, const Tensor& value, const Range& range) {
+    // A state within a step may be what another run of the graph has left of it.
+    const auto next = before_.find(v);
+    for (const ValueId made : {v, next == before_.end() ? kNoValue : next->second}) {
+      if (const auto at = causes_.find(made); at != causes_.end()) return at->second;
+    }
+    if (graph_.producer(v) != nullptr) return {};
+    const auto [at, fresh] = outside_.emplace(v, findings_.size());
+    if (fresh) findings_.push_back(outside(reader, v, value, range));
+    return {at->second};
+  }
+
+  Finding found(NodeId n, size_t result, int64_t run, const KnownValues& operands, const Tensor& value,
+                const Range& mine) const {
     const Node& node = graph_.nodes[static_cast<size_t>(n)];
-    node_ = describe_node(graph_, node);
     const ValueId v = node.outputs[result];
-    found_ =
-        cat(node_, ", ", describe_value(graph_, n, v), ", run ", run, " of the graph\n  result: ", range_text(mine));
-    const Shape& shape = graph_.type(v).shape;
-    if (!shape.empty()) append(found_, ", in ", box_of(bad_elements(value), shape));
-    found_ += "\n";
+    Finding f{.node = describe_node(graph_, node), .only_low = is_only_low(value)};
+    f.text = cat(f.node, ", ", describe_value(graph_, n, v), ", run ", run,
+                 " of the graph\n  result: ", range_text(mine), box_text(value, v), "\n");
     for (size_t k = 0; k < operands.size(); ++k) {
       if (operands[k] == nullptr) continue;
       const ValueId o = node.inputs[k];
-      append(found_, "  operand ", k, ": ", describe_value(graph_, graph_.values[static_cast<size_t>(o)].producer, o),
+      append(f.text, "  operand ", k, ": ", describe_value(graph_, graph_.values[static_cast<size_t>(o)].producer, o),
              ": ", range_text(range_of(operands[k]->value)), "\n");
     }
+    return f;
+  }
+
+  Finding outside(NodeId reader, ValueId v, const Tensor& value, const Range& range) const {
+    const std::string node = describe_node(graph_, graph_.nodes[static_cast<size_t>(reader)]);
+    Finding f{.node = node, .outside = true, .only_low = is_only_low(value)};
+    std::string what = "constant ";
+    f.constant = true;
+    for (const GraphInput& in : graph_.inputs) {
+      if (in.value == v) what = cat("the samples: input ", quote(in.name), " "), f.constant = false;
+    }
+    for (const State& s : graph_.states) {
+      if (s.value == v) what = cat("state ", quote(s.name), " "), f.state = s.name, f.constant = false;
+    }
+    f.text = cat(what, to_string(graph_.type(v)), ", which the step began with\n  value: ", range_text(range),
+                 box_text(value, v), "\n  read first by ", node, "\n");
+    return f;
+  }
+
+  static bool is_only_low(const Tensor& t) {
+    return std::all_of(t.f.begin(), t.f.end(),
+                       [&](double x) { return !std::isnan(x) && (x < 0 || !is_infinite(t, x)); });
+  }
+
+  std::string box_text(const Tensor& value, ValueId v) const {
+    const Shape& shape = graph_.type(v).shape;
+    return shape.empty() ? "" : cat(", in ", box_of(bad_elements(value), shape));
   }
 
   // Which ranks have the bad elements, and in which box of the value.
-  void tell_ranks(const std::vector<RootCopy>& copies, const std::string& how) {
+  void tell_ranks(Finding& f, const std::vector<RootCopy>& copies, const std::string& how) const {
     std::vector<RootCopy> own_copies = copies;
     std::stable_partition(own_copies.begin(), own_copies.end(), [&](const RootCopy& c) { return is_computed(c); });
     for (const RootCopy& copy : own_copies) {
@@ -123,13 +229,13 @@ class Search : public NodeWatch {
         std::copy_if(copy.indices[k].begin(), copy.indices[k].end(), std::back_inserter(own),
                      [&](int64_t at) { return bad.count(at) > 0; });
         if (own.empty()) continue;
-        append(ranks_, ranks_.empty() ? cat("  ", how, "on rank ") : "; rank ", copy.ranks[k], ", ", own.size(),
+        append(f.ranks, f.ranks.empty() ? cat("  ", how, "on rank ") : "; rank ", copy.ranks[k], ", ", own.size(),
                own.size() == 1 ? " element" : " elements");
-        if (const auto shape = shape_of(copy); shape && !shape->empty()) append(ranks_, " in ", box_of(own, *shape));
+        if (const auto shape = shape_of(copy); shape && !shape->empty()) append(f.ranks, " in ", box_of(own, *shape));
       }
-      if (ranks_.empty()) continue;
+      if (f.ranks.empty()) continue;
       const verifier::RankProgram& p = side_.copies().set().programs[copy.stage];
-      append(ranks_, "\n  ", copy.written ? "computed by " : "read by ",
+      append(f.ranks, "\n  ", copy.written ? "computed by " : "read by ",
              verifier::describe_step(p.program, static_cast<int>(copy.step)), "\n");
       return;
     }
@@ -159,33 +265,111 @@ class Search : public NodeWatch {
 
   const Side& side_;
   const Graph& graph_;
-  const std::set<NodeId>& usual_;
-  std::set<NodeId> fresh_;
-  std::string found_, ranks_, node_;
+  const std::set<std::string>& usual_;
+  std::map<ValueId, ValueId> before_;           // states, and what they become
+  std::vector<Finding> findings_;               // in the order of the serial program
+  std::map<ValueId, std::set<size_t>> causes_;  // of values that are not finite, in any run of the graph
+  std::map<ValueId, size_t> outside_;           // findings that no node has made
 };
+
+// Takes steps again, the first of them unseen, and looks at the others.
+class Walk {
+ public:
+  // Of steps [first, end) those from `from` on; `known`: the last one ended the run.
+  Walk(const ComparedBundle& a, int64_t first, int64_t from, int64_t end, bool known)
+      : a_(a), first_(first), from_(from), end_(end), known_(known) {}
+
+  // Nothing where it did not see enough: what went wrong did so before.
+  absl::StatusOr<std::optional<Comparison>> run() {
+    PARTITA_ASSIGN_OR_RETURN(const std::unique_ptr<Side> side, Side::start(a_, a_.train.data, end_, from_ - first_));
+    for (int64_t step = from_; step < end_; ++step) {
+      PARTITA_RETURN_IF_ERROR(side->next_step());
+      const RankCopies::Copies copies = side->copies().collect(side->captures());
+      Search search(*side, usual_);
+      StepCheck(side->copies().serial(), side->copies().runs(), copies).show(search);
+      if (search.diverged(known_ && step + 1 == end_)) return told(search.cause(), step);
+      for (const Finding& f : search.findings()) usual_.insert(f.node);
+      std::map<std::string, Comparison> states;
+      for (const auto& [name, cause] : search.states()) {
+        if (cause != nullptr) states.emplace(name, of(*cause, step));
+      }
+      states_ = std::move(states);
+      side->go_on();
+    }
+    if (from_ > first_) return std::nullopt;
+    if (!states_.empty()) return states_.begin()->second;
+    const std::string steps = cat("steps ", first_, " to ", end_ - 1, " (counted from 0)");
+    if (usual_.empty()) return Comparison{false, cat("every value of ", steps, " is finite\n")};
+    return Comparison{false, cat("the losses and gradients of ", steps, " are finite, and no such value comes of ",
+                                 *usual_.begin(), ", whose result is not\n")};
+  }
+
+ private:
+  std::optional<Comparison> told(const Finding* cause, int64_t step) const {
+    if (cause == nullptr) return Comparison{true, cat("not finite: step ", step, " (counted from 0), by no node\n")};
+    const bool began = !cause->state.empty() && states_.count(cause->state) == 0;
+    if (began && from_ > first_) return std::nullopt;
+    return of(*cause, step);
+  }
+
+  // What a state has become in the step before, that step is told of.
+  Comparison of(const Finding& f, int64_t step) const {
+    if (const auto before = states_.find(f.state); before != states_.end()) return before->second;
+    return {true,
+            cat("not finite: step ", step, " (counted from 0), ", f.text, f.ranks, "  its samples: partita data ",
+                a_.name, " --step ", step, "\n"),
+            {f.node}};
+  }
+
+  const ComparedBundle& a_;
+  const int64_t first_, from_, end_;
+  const bool known_;
+  std::set<std::string> usual_;
+  std::map<std::string, Comparison> states_;  // that were not finite after the last step, and why
+};
+
+// The step that ends a run, as rank 0 sees it.
+class BadStep : public runtime::MetricsSink {
+ public:
+  absl::Status write(const runtime::StepMetrics& m) override {
+    const bool bad = std::any_of(m.extra.begin(), m.extra.end(), [](const auto& e) { return e.first == "diverged"; });
+    if (bad && !step) step = m.step, spike = runtime::DivergenceWatch::is_good(m);
+    return absl::OkStatus();
+  }
+  std::optional<int64_t> step;
+  bool spike = false;
+};
+
+// Takes the steps as a run does, seen by nobody, up to the one that ends it.
+absl::StatusOr<BadStep> find_bad_step(const ComparedBundle& a, const runtime::DivergenceOptions& ends) {
+  std::vector<runtime::Program> programs;
+  for (const verifier::RankProgram& p : a.bundle.programs) programs.push_back(p.program);
+  PARTITA_ASSIGN_OR_RETURN(const auto loaded, runtime::LoadedPrograms::load(std::move(programs)));
+  runtime::TrainOptions options = a.train;
+  options.divergence = ends;
+  options.evaluate = {};
+  options.tell = false;
+  BadStep bad;
+  const absl::Status status = runtime::train_local(loaded, options, &bad);
+  if (!status.ok() && exit_code_of(status) != ExitCode::kDiverged) return with_context(status, a.name);
+  return bad;
+}
 
 }  // namespace
 
-absl::StatusOr<Comparison> find_nonfinite(const ComparedBundle& a, int64_t first, int64_t end) {
-  PARTITA_ASSIGN_OR_RETURN(const std::unique_ptr<Side> side, Side::start(a, a.train.data, end));
-  std::set<NodeId> usual;
-  Comparison found{false, ""};
-  for (int64_t step = first; step < end; ++step) {
-    PARTITA_RETURN_IF_ERROR(side->next_step());
-    const RankCopies::Copies copies = side->copies().collect(side->captures());
-    Search search(*side, usual);
-    StepCheck(side->copies().serial(), side->copies().runs(), copies).show(search);
-    // Where the last step finds nothing, it began with what an earlier one had made.
-    if (!search.found().empty())
-      found = {true,
-               cat("not finite: step ", step, " (counted from 0), ", search.found(), search.ranks(),
-                   "  its samples: partita data ", a.name, " --step ", step, "\n"),
-               {search.node()}};
-    usual.insert(search.fresh().begin(), search.fresh().end());
-    side->go_on();
+absl::StatusOr<Comparison> find_nonfinite(const ComparedBundle& a, const CompareOptions& options) {
+  const int64_t first = options.first_step;
+  PARTITA_ASSIGN_OR_RETURN(const BadStep bad, find_bad_step(a, options.ends));
+  if (bad.spike)
+    return Comparison{false, cat("the loss of step ", *bad.step, " (counted from 0) is a spike, and finite\n")};
+  const int64_t end = bad.step ? *bad.step + 1 : options.steps;
+  if (end < 0) return Comparison{false, cat("the losses and gradients of all steps from ", first, " on are finite\n")};
+  // With the steps before it: what they have too is usual, and one of them may have left states that are not finite.
+  for (const int64_t from : {bad.step ? std::max(first, end - 1 - kStepsBefore) : first, first}) {
+    PARTITA_ASSIGN_OR_RETURN(const auto found, Walk(a, first, from, end, bad.step.has_value()).run());
+    if (found) return *found;
   }
-  if (found.differs) return found;
-  return Comparison{false, cat("every value of steps ", first, " to ", end - 1, " (counted from 0) is finite\n")};
+  return absl::InternalError("compare: steps that were looked at from the first on are not known");
 }
 
 }  // namespace partita

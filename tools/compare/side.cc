@@ -22,7 +22,7 @@ absl::Status check_choices(const ComparedBundle& b) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Side>> Side::start(const ComparedBundle& b, const runtime::DataConfig& data,
-                                                  int64_t steps) {
+                                                  int64_t steps, int64_t unseen) {
   PARTITA_RETURN_IF_ERROR(check_choices(b));
   auto copies = RankCopies::create(b.bundle);
   if (!copies.ok()) return with_context(copies.status(), b.name);
@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Side>> Side::start(const ComparedBundle& b, const
   options.data = data;
   options.evaluate = {};
   options.tell = false;
-  return std::unique_ptr<Side>(new Side(b, *std::move(copies), std::move(loaded), std::move(options)));
+  return std::unique_ptr<Side>(new Side(b, *std::move(copies), std::move(loaded), std::move(options), unseen));
 }
 
 absl::Status Side::next_step() {

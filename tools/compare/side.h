@@ -28,8 +28,9 @@ class Losses : public runtime::MetricsSink {
 // A bundle that runs on these samples, one step at a time, on a thread of its own.
 class Side {
  public:
+  // The first `unseen` of the steps are taken without being kept.
   static absl::StatusOr<std::unique_ptr<Side>> start(const ComparedBundle& b, const runtime::DataConfig& data,
-                                                     int64_t steps);
+                                                     int64_t steps, int64_t unseen = 0);
   ~Side() {
     captures_.cancel();
     if (runner_.joinable()) runner_.join();
@@ -52,10 +53,11 @@ class Side {
   }
 
  private:
-  Side(const ComparedBundle& b, RankCopies copies, runtime::LoadedPrograms loaded, runtime::TrainOptions options)
+  Side(const ComparedBundle& b, RankCopies copies, runtime::LoadedPrograms loaded, runtime::TrainOptions options,
+       int64_t unseen)
       : name_(b.name),
         copies_(std::move(copies)),
-        captures_(b.bundle),
+        captures_(b.bundle, unseen),
         loaded_(std::move(loaded)),
         options_(std::move(options)) {
     options_.observer = &captures_;

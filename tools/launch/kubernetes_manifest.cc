@@ -6,7 +6,7 @@
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
 #include "runtime/launch/job_secret.h"
-#include "tools/launch/shell_words.h"
+#include "runtime/launch/shell_words.h"
 
 namespace partita {
 namespace {

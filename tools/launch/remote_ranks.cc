@@ -21,7 +21,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "tools/launch/shell_words.h"
+#include "runtime/launch/shell_words.h"
 
 extern char** environ;
 

@@ -1,8 +1,11 @@
 #include "tools/launch/scheduler_commands.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "base/cat.h"
 #include "runtime/launch/job_secret.h"
-#include "tools/launch/shell_words.h"
+#include "runtime/launch/shell_words.h"
 
 namespace partita {
 namespace {
@@ -14,20 +17,41 @@ std::vector<std::string> with_command(std::vector<std::string> words, const Laun
   return words;
 }
 
-// Between what the smallest plan needs and what the largest does.
-std::string nodes_of(const LaunchJob& job) {
+std::string job_name(const LaunchJob& job) {
+  return std::filesystem::path(job.command[0]).parent_path().filename().string();
+}
+
+// Between what the smallest plan needs and what the largest does: "2-8" where `between` is "-".
+std::string nodes_of(const LaunchJob& job, int least, const char* between) {
+  return least == job.nodes ? cat(least) : cat(least, between, job.nodes);
+}
+
+int least_nodes(const LaunchJob& job) {
   const int each = job.ranks / job.nodes;
-  if (job.plans.size() < 2) return cat(job.nodes);
-  const int least = (job.plans.back() + each - 1) / each;
-  return least == job.nodes ? cat(least) : cat(least, "-", job.nodes);
+  return job.plans.size() < 2 ? job.nodes : (job.plans.back() + each - 1) / each;
+}
+
+// torchrun starts a rank in each place of each node: the fewest nodes whose places a plan fills.
+int least_full_nodes(const LaunchJob& job) {
+  const int each = job.ranks / job.nodes;
+  int least = job.nodes;
+  for (const int ranks : job.plans) {
+    if (ranks % each == 0) least = std::min(least, ranks / each);
+  }
+  return least;
 }
 
 }  // namespace
 
 std::vector<std::string> torchrun_command(const LaunchJob& job, const std::string& master, int node_rank) {
   std::vector<std::string> words = {"torchrun", "--no-python", cat("--nproc-per-node=", job.ranks / job.nodes)};
+  const int least = least_full_nodes(job);
   if (job.nodes == 1) {
     words.emplace_back("--standalone");
+  } else if (least < job.nodes) {  // hosts come and go: they agree among themselves on who is there, and on numbers
+    for (const std::string& word : {cat("--nnodes=", nodes_of(job, least, ":")), std::string("--rdzv-backend=c10d"),
+                                    cat("--rdzv-endpoint=", master, ":", job.port), cat("--rdzv-id=", job_name(job))})
+      words.push_back(word);
   } else {
     for (const std::string& word : {cat("--nnodes=", job.nodes), cat("--node-rank=", node_rank),
                                     cat("--master-addr=", master), cat("--master-port=", job.port)})
@@ -54,7 +78,7 @@ std::string slurm_script(const LaunchJob& job, const std::string& name, const st
   std::string script = "#!/bin/bash\n";
   const int each = job.ranks / job.nodes;
   const bool elastic = job.plans.size() > 1;
-  std::vector<std::string> lines = {cat("--job-name=", name), cat("--nodes=", nodes_of(job))};
+  std::vector<std::string> lines = {cat("--job-name=", name), cat("--nodes=", nodes_of(job, least_nodes(job), "-"))};
   if (!elastic) lines.push_back(cat("--ntasks=", job.ranks));
   for (const std::string& line :
        {cat("--ntasks-per-node=", each), cat("--chdir=", job.folder), std::string("--requeue"),

@@ -76,10 +76,11 @@ TEST_F(Diverging, Samples_StopTheRunWithACodeOfItsOwn_AndLeaveTheGoodCheckpoints
                              "--ranks 2 --like zero3"}) {
     SCOPED_TRACE(layout);
     std::filesystem::remove_all(folder_);
-    const Outcome o = run(compile(layout), data(10), "--steps 30 --every 5 --keep 1");
+    const Outcome o = run(compile(layout), data(10), "--steps 30 --every 5 --keep 1 --find-bad-value 0");
     EXPECT_EQ(o.code, 5) << o.text;
     EXPECT_THAT(o.text, HasSubstr("step 10 (counted from 0): the loss is "));
     EXPECT_THAT(o.text, HasSubstr("the good checkpoints are in "));
+    EXPECT_THAT(o.text, Not(HasSubstr("not finite: ")));
     EXPECT_THAT(runtime::list_checkpoints(folder_), ElementsAre(5, 10));
     EXPECT_EQ(verdict(5), CheckpointVerdict::kGood);
     EXPECT_EQ(verdict(10), CheckpointVerdict::kBad);  // the step that began from it was not finite
@@ -96,6 +97,7 @@ TEST_F(Diverging, RanksInProcesses_EndAlike) {
   EXPECT_EQ(o.code, 5) << o.text;
   EXPECT_THAT(o.text, HasSubstr("step 10 (counted from 0): the loss is "));
   EXPECT_THAT(o.text, Not(HasSubstr("ended with code")));
+  EXPECT_THAT(o.text, HasSubstr("not finite: step 10 (counted from 0), 'loss \\'mse\\'' (forward, mul)"));
 }
 
 TEST_F(Diverging, Rollback_GoesOnWithoutTheSamples_AlsoWhenResumed) {
@@ -107,6 +109,7 @@ TEST_F(Diverging, Rollback_GoesOnWithoutTheSamples_AlsoWhenResumed) {
     Outcome o = run(bundle, bad, "--steps 20 --every 4 --on-nonfinite rollback --save " + (out_ / "whole.safetensors"));
     ASSERT_EQ(o.code, 0) << o.text;
     EXPECT_THAT(o.text, HasSubstr("back to step 8, and on without its samples, 80 to 87 of the stream"));
+    EXPECT_THAT(o.text, HasSubstr("not finite: step 10 (counted from 0), 'loss \\'mse\\'' (forward, mul)"));
     const auto all = lines();
     EXPECT_EQ(all.back()["step"], 19);
     EXPECT_EQ(all.back()["skipped_samples"], kBatch);
@@ -151,7 +154,8 @@ TEST_F(Diverging, Skip_LeavesEveryStateAsItWas_InEveryLayout) {
     for (const bool back : {false, true}) {
       std::filesystem::remove_all(folder_);
       std::filesystem::remove(metrics_);
-      const Outcome o = run(bundle, bad, back ? "--steps 13 --every 4 --on-nonfinite rollback" : "--steps 14");
+      const Outcome o =
+          run(bundle, bad, back ? "--steps 13 --every 4 --on-nonfinite rollback --find-bad-value 0" : "--steps 14");
       ASSERT_EQ(o.code, 0) << o.text;
       const std::string manifest = *runtime::find_checkpoint(folder_) + "/manifest.json";
       states[back] = nlohmann::json::parse(TempFolder::read(manifest))["manifest"]["tensors"];
@@ -191,7 +195,7 @@ TEST_F(Diverging, RecipeSaysWhatIsDone_AndFlagsComeFirst) {
   EXPECT_EQ(o.code, 0) << o.text;
   EXPECT_THAT(o.text, HasSubstr("back to step 8"));
   std::filesystem::remove_all(folder_);
-  EXPECT_EQ(run(bundle, data(10), "--steps 12 --every 4 --on-nonfinite stop").code, 5);
+  EXPECT_EQ(run(bundle, data(10), "--steps 12 --every 4 --on-nonfinite stop --find-bad-value 0").code, 5);
   o = run_partita("verify " + bundle + " --numeric");
   EXPECT_EQ(o.code, 0) << o.text;
 }
@@ -203,10 +207,9 @@ TEST_F(Diverging, FirstValue_IsNamedWithNodeRanksAndOperands) {
     SCOPED_TRACE(layout);
     std::filesystem::remove_all(folder_);
     const std::string bundle = compile(layout), bad = data(10);
-    ASSERT_EQ(run(bundle, bad, "--steps 30 --every 4").code, 5);
-    const Outcome o = run_partita("compare " + bundle + " --nonfinite --threads 1 --data " + bad + " --resume " +
-                                  folder_ + " --steps 11");
-    EXPECT_EQ(o.code, 0) << o.text;
+    const Outcome o = run(bundle, bad, "--steps 30 --every 4");
+    EXPECT_EQ(o.code, 5) << o.text;
+    EXPECT_THAT(o.text, HasSubstr("taking the steps again, to see which value went wrong first"));
     EXPECT_THAT(o.text, HasSubstr("not finite: step 10 (counted from 0), 'loss \\'mse\\'' (forward, mul)"));
     EXPECT_THAT(o.text, HasSubstr("infinite"));
     EXPECT_THAT(o.text, HasSubstr("  operand 0: "));
@@ -216,6 +219,15 @@ TEST_F(Diverging, FirstValue_IsNamedWithNodeRanksAndOperands) {
   }
   const Outcome o = run_partita("compare " + (out_ / "bundle") + " --nonfinite --data " + data(-1) + " --steps 3");
   EXPECT_EQ(o.text, "every value of steps 0 to 2 (counted from 0) is finite\n");
+}
+
+TEST_F(Diverging, Campaign_NamesWhatBeganIt_OfWeightsSamplesAndRates) {
+  const Outcome campaign = run_command(std::string(PARTITA_TEST_DATA) +
+                                       "/../../tools/name_bad_values --precisions fp32 --layouts tp2,pipeline4 "
+                                       "--causes nan_weight2,rate --partita " +
+                                       partita_program());
+  EXPECT_EQ(campaign.code, 0) << campaign.text;
+  EXPECT_THAT(campaign.text, HasSubstr("the node was the right one in 4 of 4"));
 }
 
 TEST_F(Diverging, LearningRate_IsNoFaultOfTheSamples_SoRollbacksEnd) {

@@ -22,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Elastic : public testing::Test {
  protected:
@@ -62,6 +63,26 @@ TEST_F(Elastic, RunGoesOnWithFewerRanksAndWithMore_ToTheSameBits) {
     EXPECT_EQ(o.code, 0) << o.text;
   }
   EXPECT_EQ(run(cat("--steps ", reached + 7, " --save ", out_ / "whole.safetensors")).code, 0);
+  EXPECT_TRUE(TempFolder::read(out_ / "parts.safetensors") == TempFolder::read(out_ / "whole.safetensors"));
+}
+
+// As of a device that fails soon after each start: the others go on without it, in one start.
+TEST_F(Elastic, RankThatIsLostAgainAndAgain_IsLeftOut) {
+  ASSERT_EQ(compile("--ranks 4 --also 2 --quiet").code, 0);
+  const std::string flags = " --threads 1 --quiet --every 50 --checkpoint " + folder_;
+  // Whoever has device 1 is killed.
+  const Outcome o = run_command(
+      partita_program() + " run " + bundle_ + " --processes --max-restarts 9 --steps 1000 --save " +
+      (out_ / "parts.safetensors") + flags +
+      " & job=$!; while kill -0 $job 2>/dev/null; do for p in $(pgrep -P $job); do " +
+      "tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | grep -qx PARTITA_DEVICE=1 && kill -9 $p; done; sleep 0.2; done; "
+      "wait $job");
+  EXPECT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text,
+              HasSubstr("rank 1 was lost 3 times in a row; going on without device 1 of this host, with 2 ranks"));
+  EXPECT_THAT(o.text, HasSubstr("restart 3 of 9"));
+  EXPECT_THAT(o.text, Not(HasSubstr("restart 4 of 9")));
+  EXPECT_EQ(run("--steps 1000 --save " + (out_ / "whole.safetensors")).code, 0);
   EXPECT_TRUE(TempFolder::read(out_ / "parts.safetensors") == TempFolder::read(out_ / "whole.safetensors"));
 }
 

@@ -8,13 +8,13 @@
 #include <thread>
 
 #include "nlohmann/json.hpp"
+#include "runtime/launch/shell_words.h"
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
 #include "tools/launch/hosts_file.h"
 #include "tools/launch/kubernetes_manifest.h"
 #include "tools/launch/remote_ranks.h"
 #include "tools/launch/scheduler_commands.h"
-#include "tools/launch/shell_words.h"
 
 namespace partita {
 namespace {
@@ -59,6 +59,19 @@ TEST(SchedulerCommands, Torchrun_GetsNodesAndRestarts) {
   EXPECT_EQ(shell_line(torchrun_command(kJob, "gpu01", 1)),
             "torchrun --no-python --nproc-per-node=2 --nnodes=2 --node-rank=1 --master-addr=gpu01 --master-port=29500 "
             "--max-restarts=3 /job/bundle/rank --data 'my text' --resume");
+}
+
+// Two ranks a node: three ranks fill no nodes.
+TEST(SchedulerCommands, Torchrun_OfSeveralPlansLetsHostsComeAndGo) {
+  LaunchJob job = kJob;
+  job.ranks = 8;
+  job.nodes = 4;
+  job.plans = {8, 4, 3};
+  EXPECT_THAT(shell_line(torchrun_command(job, "gpu01", 1)),
+              HasSubstr(" --nproc-per-node=2 --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=gpu01:29500 "
+                        "--rdzv-id=bundle --max-restarts=3 /job/bundle/rank "));
+  job.plans = {8, 3};
+  EXPECT_THAT(shell_line(torchrun_command(job, "gpu01", 1)), HasSubstr(" --nnodes=4 --node-rank=1 "));
 }
 
 TEST(SchedulerCommands, Mpirun_GetsHostsAndForTcpTheSecretsFile) {

@@ -1,4 +1,4 @@
-#include "tools/launch/shell_words.h"
+#include "runtime/launch/shell_words.h"
 
 #include <algorithm>
 #include <cctype>
