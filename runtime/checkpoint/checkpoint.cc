@@ -221,7 +221,8 @@ absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::load_first_of(st
     }
     // Of the ranks that found it damaged the first says so.
     const int64_t rank = communicator_ == nullptr ? 0 : communicator_->rank();
-    const int64_t found_by = last.code() == absl::StatusCode::kDataLoss ? INT64_MAX - rank : 0;
+    const bool found = last.code() == absl::StatusCode::kDataLoss && !is_of_another(last);
+    const int64_t found_by = found ? INT64_MAX - rank : 0;
     int64_t damaged = found_by;
     PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&damaged, 1}, ReduceOp::kMax, "checkpoint: damaged"));
     if (damaged == 0 || !pass_damaged) return last;

@@ -249,10 +249,15 @@ absl::Status load_states(const Program& program, std::span<const int64_t> coordi
   };
   PARTITA_RETURN_IF_ERROR(all_ok(communicator, load(), "loading the checkpoint"));
   PARTITA_RETURN_IF_ERROR(all_reduce(communicator, sums, ReduceOp::kSum, "checkpoint: checksums"));
-  for (size_t k = 0; k < sums.size(); ++k) {
-    if (loaded[k] != 0 && static_cast<uint64_t>(sums[k]) != manifest.tensors[k].checksum)
-      return reader.damaged(manifest.tensors[k]);
-  }
+  auto sound = [&]() -> absl::Status {
+    for (size_t k = 0; k < sums.size(); ++k) {
+      if (loaded[k] != 0 && static_cast<uint64_t>(sums[k]) != manifest.tensors[k].checksum)
+        return reader.damaged(manifest.tensors[k]);
+    }
+    return absl::OkStatus();
+  };
+  // Of a pipeline's stages, those whose tensors are sound hear of it, too.
+  PARTITA_RETURN_IF_ERROR(all_ok(communicator, sound(), "the checkpoint's checksums"));
   if (!anew.empty() && (communicator == nullptr || communicator->rank() == 0)) {
     std::fprintf(stderr,
                  "note: the checkpoint has no state of this layout and precision for the loss scale or the error "

@@ -295,6 +295,15 @@ TEST_F(Faults, CampaignOfRandomFaults_NamesTheRightRank) {
   EXPECT_THAT(campaign.text, HasSubstr("right in 3 of 3"));
 }
 
+// Of a pipeline one stage alone reads what is damaged.
+TEST_F(Faults, SoakOfDamagedCheckpoints_GoesOnFromTheOneBefore) {
+  const Outcome soak = run_command(std::string(PARTITA_TEST_DATA) +
+                                   "/../../tools/soak --faults 2 --cases gpt-pipeline --faults-of corrupt --partita " +
+                                   partita_program());
+  EXPECT_EQ(soak.code, 0) << soak.text;
+  EXPECT_THAT(soak.text, HasSubstr("2 faults (2 corrupt)"));
+}
+
 TEST_F(Faults, CleanRun_LeavesItsLogsAlone) {
   const std::string bundle = compile("--ranks 2 --like ddp"), logs = out_ / "logs";
   const Outcome done = run_partita("run " + bundle + " --processes --steps 5 --log-every 1 --log-dir " + logs);
