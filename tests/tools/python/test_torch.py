@@ -3,6 +3,7 @@
 import copy
 import importlib
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -403,6 +404,42 @@ def test_muon_beside_adamw_is_torchs(images, monkeypatch):
             torch.testing.assert_close(of, before[k], rtol=1e-3, atol=1e-5, check_dtype=False)
     with pytest.raises(partita.PartitaError, match=r"\[Muon, AdamW\] has a counterpart, found \[AdamW, Muon\]"):
         partita.Recipe.from_torch([adamw, muon])
+
+
+class _AdamW8bit(torch.optim.Optimizer):
+    """What bitsandbytes' AdamW8bit is to the package, which knows it by its name."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1})
+        self.args = SimpleNamespace(optim_bits=8)
+
+    def init_state(self, group, parameter, group_index, index):
+        self.state[parameter]["qmap1"] = torch.zeros(256)
+
+
+_AdamW8bit.__module__, _AdamW8bit.__name__ = "bitsandbytes.optim.adamw", "AdamW8bit"
+
+
+def test_8_bit_states_go_both_ways(images, tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.Tanh(), nn.Linear(64, 5))
+    optimizer = _AdamW8bit(module.parameters())
+    recipe = partita.Recipe.from_torch(optimizer)
+    assert recipe.keys["optimizer"] == {"kind": "adamw_8bit", "lr": 0.01, "betas": [0.9, 0.99], "eps": 1e-6, "weight_decay": 0.1}
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), recipe)
+    program.train({("input" if k == "x" else k): v for k, v in images.items()}, 1)
+    program.optimizer_state_into(optimizer, module)
+    weight, bias = optimizer.state[module[1].weight], optimizer.state[module[1].bias]
+    assert weight["state1"].dtype == torch.uint8 and weight["state1"].shape == (64, 192)
+    assert weight["absmax2"].shape == (48,) and weight["absmax2"].min() > 0
+    assert bias["state1"].dtype == torch.float32 and "absmax1" not in bias
+    again = partita.compile(partita.export(module, first(images), F.cross_entropy), recipe)
+    again.optimizer_state_from(optimizer, module)
+    again.train({("input" if k == "x" else k): v for k, v in images.items()}, 1)
+    other = _AdamW8bit(module.parameters())
+    again.optimizer_state_into(other, module)
+    assert not torch.equal(other.state[module[1].weight]["state1"], weight["state1"])  # went on from there
+    assert other.state[module[1].bias]["step"] == 2 and "qmap1" in other.state[module[1].weight]
 
 
 def test_averages_are_those_of_swa_utils(images):

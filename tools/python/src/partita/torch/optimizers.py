@@ -35,12 +35,20 @@ def _is_muon(optimizer: Optimizer) -> bool:
     return type(optimizer) is getattr(torch.optim, "Muon", None)  # torch has it from 2.9 on
 
 
+def _is_8bit(optimizer: Optimizer) -> bool:
+    """bitsandbytes' AdamW8bit, or its AdamW with 8 bits: torch does not bring it, so it is known by name."""
+    kind = type(optimizer)
+    return kind.__module__ == "bitsandbytes.optim.adamw" and kind.__name__ in ("AdamW", "AdamW8bit") and getattr(optimizer, "args").optim_bits == 8
+
+
 def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
     kind = type(optimizer)
     makers: dict[Any, Any] = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adam, torch.optim.Adagrad: _adagrad,
                               torch.optim.RMSprop: _rmsprop, torch.optim.Adafactor: _adafactor}
     if _is_muon(optimizer):
         makers[kind] = _muon
+    if _is_8bit(optimizer):
+        makers[kind] = _adamw_8bit
     if kind not in makers:
         names = ", ".join(known.__name__ for known in makers)
         raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are {names} (and lamb and lion, by Recipe)")
@@ -102,6 +110,10 @@ def _sgd(g: dict[str, Any]) -> dict[str, Any]:
 def _adam(g: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "adamw" if g.get("decoupled_weight_decay") else "adam", "lr": _rate(g), "weight_decay": g["weight_decay"],
             "betas": [float(b) for b in g["betas"]], "eps": g["eps"]}
+
+
+def _adamw_8bit(g: dict[str, Any]) -> dict[str, Any]:
+    return {**_adam(g), "kind": "adamw_8bit"}
 
 
 def _adagrad(g: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,11 +70,15 @@ def load_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn
     with torch.no_grad():
         for parameter, values in found.items():
             owner, tensor = places[parameter]
+            _begin(owner, tensor)
             state = owner.state[tensor]
             for key, value in values.items():
-                state[key] = torch.from_numpy(value.copy()).to(tensor.device, tensor.dtype)
+                dtype = torch.uint8 if value.dtype == np.uint8 else torch.float32 if key.startswith("absmax") else tensor.dtype
+                state[key] = torch.from_numpy(value.copy()).to(tensor.device, dtype)
+                if key.startswith("absmax"):
+                    state[key] = state[key].flatten()
             if not isinstance(owner, (torch.optim.SGD, getattr(torch.optim, "Muon", torch.optim.SGD))):  # they count no steps
-                state["step"] = torch.tensor(float(states["step"]))
+                state["step"] = int(states["step"]) if _is_of_bitsandbytes(owner) else torch.tensor(float(states["step"]))
 
 
 def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module, path: Path) -> None:
@@ -84,8 +89,8 @@ def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn
         for key, value in owner.state.get(parameter, {}).items():
             if key == "step":
                 steps.add(float(value))
-            elif isinstance(value, torch.Tensor):
-                tensors[f"{name}.{key}"] = value.detach().cpu().contiguous().clone()
+            elif isinstance(value, torch.Tensor) and not key.startswith("qmap"):
+                tensors[f"{name}.{key}"] = value.detach().cpu().contiguous().clone().reshape(_state_shape(parameter, key))
     if not tensors:
         raise PartitaError("the optimizer has no states: it has taken no step, or keeps none")
     if len(steps) > 1:
@@ -95,6 +100,20 @@ def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn
     save_file(tensors, path)
 
 
+def _is_of_bitsandbytes(optimizer: Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("bitsandbytes.")
+
+
+def _begin(optimizer: Any, parameter: torch.Tensor) -> None:
+    """bitsandbytes makes tables of its own where a state begins."""
+    if not _is_of_bitsandbytes(optimizer) or optimizer.state[parameter]:
+        return
+    for g, group in enumerate(optimizer.param_groups):
+        for k, p in enumerate(group["params"]):
+            if p is parameter:
+                optimizer.init_state(group, p, g, k)
+
+
 def _optimized(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module) -> dict[str, tuple[Optimizer, torch.Tensor]]:
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else optimizer
     owners = {id(p): owner for owner in optimizers for group in owner.param_groups for p in group["params"]}
@@ -102,8 +121,10 @@ def _optimized(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module) ->
 
 
 def _state_shape(parameter: torch.Tensor, state: str) -> tuple[int, ...]:
-    """Adafactor's means of a matrix have a row or a column; other states are as the parameter."""
+    """Adafactor's means of a matrix have a row or a column, AdamW8bit's scales one for each block; other states are as the parameter."""
     shape = tuple(parameter.shape)
+    if state.startswith("absmax"):
+        return (*shape[:-1], shape[-1] // 256) if shape[-1] % 256 == 0 else (-(-parameter.numel() // 256),)
     return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, *shape[-1:])}.get(state, shape)
 
 
