@@ -10,6 +10,13 @@
 
 namespace partita::runtime {
 
+absl::Status check_targets(std::initializer_list<std::string> paths) {
+  for (const std::string& path : paths) {
+    if (!path.empty()) PARTITA_RETURN_IF_ERROR(AtomicFile::create(path).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status save_gradients(const Executor& executor, Communicator* communicator, const std::string& path) {
   constexpr std::string_view kPrefix = "grad/";
   std::vector<HeldTensor> tensors;

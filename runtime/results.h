@@ -1,6 +1,7 @@
 // What a run leaves behind besides checkpoints and metrics.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "absl/status/status.h"
@@ -9,6 +10,8 @@
 
 namespace partita::runtime {
 
+// What is written at the end has to have a place before hours are spent on it; an empty path is none.
+absl::Status check_targets(std::initializer_list<std::string> paths);
 // Collective: the last step's outputs "grad/NAME", as NAME. FailedPrecondition where the program keeps none.
 absl::Status save_gradients(const Executor& executor, Communicator* communicator, const std::string& path);
 // Collective: parameters and running statistics; `optimizer`: its states and the step too.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <map>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
@@ -17,6 +18,7 @@
 #include "runtime/data/data_config_json.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 
 namespace partita::runtime {
 namespace {
@@ -214,6 +216,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
   PARTITA_ASSIGN_OR_RETURN(o.divergence, divergence_options(run));
   if (o.divergence.rolls_back() && o.checkpoint.folder.empty() && !fast_dev_run)
     return absl::InvalidArgumentError("rollback goes back to checkpoints; say --checkpoint FOLDER");
+  PARTITA_RETURN_IF_ERROR(add_ramp(bundle, o));
   if (manifest.contains("evaluate")) PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(bundle, o), quote(path)));
   if (o.evaluate.programs.empty() && (patience > 0 || keep_best > 0)) {
     return absl::InvalidArgumentError(
@@ -334,6 +337,26 @@ absl::Status RunFlags::add_evaluation(const BundleFiles& bundle, TrainOptions& o
   o.evaluate.min_gain = min_gain;
   PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, bundle.programs(kEvaluationName));
   PARTITA_ASSIGN_OR_RETURN(o.evaluate.programs, LoadedPrograms::load(std::move(programs)));
+  return absl::OkStatus();
+}
+
+absl::Status RunFlags::add_ramp(const BundleFiles& bundle, TrainOptions& o) const {
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<RampStep> ramp, ramp_of(bundle));
+  const int64_t own = samples_of(bundle);
+  if (ramp.empty() || ramp.back().samples != own) return absl::OkStatus();  // it is one of a ramp's other parts
+  if (feed != nullptr)
+    return absl::InvalidArgumentError(
+        "batch.global changes from step to step; batches that are handed over have one size: say one number");
+  std::map<int64_t, LoadedPrograms> of;
+  for (const RampStep& step : ramp) {
+    if (step.samples != own && !of.contains(step.samples)) {
+      PARTITA_ASSIGN_OR_RETURN(const SharedBundle part,
+                               open_checked_batch(bundle, step.samples, trust(), threads_of(1)));
+      PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, programs_of(*part));
+      PARTITA_ASSIGN_OR_RETURN(of[step.samples], LoadedPrograms::load(std::move(programs)));
+    }
+    o.ramp.push_back({step.from, step.samples, step.samples == own ? LoadedPrograms() : of[step.samples]});
+  }
   return absl::OkStatus();
 }
 

@@ -15,8 +15,21 @@ namespace partita::runtime {
 
 StepMeter::StepMeter(const Executor& executor, Communicator* communicator, const MeasuredCommunicator* measured,
                      const StepFigures& figures)
-    : executor_(executor), measured_(measured), figures_(figures) {
+    : executor_(&executor),
+      samples_(static_cast<double>(executor.program().samples_per_step)),
+      measured_(measured),
+      figures_(figures) {
   if (measured == nullptr) return;
+  follow(executor);
+  const Program& program = executor.program();
+  if (needs_device(program)) return;
+  std::vector<int64_t> stages;
+  for (int64_t r = 0; r < mesh_size(program.mesh); ++r) stages.push_back(stage_of(program.mesh, r));
+  rank_times_.emplace(*communicator, std::move(stages));
+}
+
+void StepMeter::follow(const Executor& executor) {
+  executor_ = &executor;
   const Program& program = executor.program();
   for (size_t k = 0; k < program.groups.size(); ++k) {
     std::string axes;
@@ -24,10 +37,6 @@ StepMeter::StepMeter(const Executor& executor, Communicator* communicator, const
       append(axes, axes.empty() ? "" : "_", program.mesh[static_cast<size_t>(a)].name);
     if (executor.group_id(k)) group_names_[*executor.group_id(k)] = axes;
   }
-  if (needs_device(program)) return;
-  std::vector<int64_t> stages;
-  for (int64_t r = 0; r < mesh_size(program.mesh); ++r) stages.push_back(stage_of(program.mesh, r));
-  rank_times_.emplace(*communicator, std::move(stages));
 }
 
 void StepMeter::begin(const InputStage& inputs) {
@@ -42,10 +51,11 @@ absl::StatusOr<StepMetrics> StepMeter::end(int64_t step, const InputStage& input
   };
   StepMetrics m = outputs(step);
   m.seconds = seconds_since(step_began_);
-  m.samples_per_second = static_cast<double>(executor_.program().samples_per_step) / m.seconds;
+  const double samples = static_cast<double>(executor_->program().samples_per_step);
+  m.samples_per_second = samples / m.seconds;
   if (const int64_t tokens = inputs.source().tokens_per_sample(); tokens > 0)
     m.tokens_per_second = *m.samples_per_second * static_cast<double>(tokens);
-  if (figures_.flops > 0) m.flops_per_second = figures_.flops / m.seconds;
+  if (figures_.flops > 0) m.flops_per_second = figures_.flops * samples / samples_ / m.seconds;
   if (figures_.flops > 0 && figures_.peak_flops > 0) m.mfu = *m.flops_per_second / figures_.peak_flops;
   if (figures_.price_per_hour > 0) m.dollars = seconds_since(began_) / 3600 * figures_.price_per_hour;
   m.input_stall_seconds = inputs.stall_seconds() - stalled_;
@@ -54,8 +64,8 @@ absl::StatusOr<StepMetrics> StepMeter::end(int64_t step, const InputStage& input
 }
 
 StepMetrics StepMeter::outputs(int64_t step) const {
-  const auto scalar = [&](std::string_view name) { return scalar_output(executor_, name); };
-  const Program& program = executor_.program();
+  const auto scalar = [&](std::string_view name) { return scalar_output(*executor_, name); };
+  const Program& program = executor_->program();
   StepMetrics m;
   m.step = step;
   m.loss = scalar("loss");
@@ -68,7 +78,7 @@ StepMetrics StepMeter::outputs(int64_t step) const {
     if (!needs_device(program) || !in_host_memory(static_cast<Region>(r))) bytes += program.region_bytes[r];
   }
   m.memory_bytes = bytes;
-  if (Device* device = executor_.device(); device != nullptr && executor_.rank() == 0) m.extra = device->readings();
+  if (Device* device = executor_->device(); device != nullptr && executor_->rank() == 0) m.extra = device->readings();
   return m;
 }
 
@@ -89,7 +99,7 @@ absl::Status StepMeter::add_waits(StepMetrics& m) {
   if (seen == nullptr) return absl::OkStatus();
   m.rank_seconds = seen->seconds;
   const RankTimes::Slow& slow = seen->slowest;
-  if (slow.tell && executor_.rank() == 0)
+  if (slow.tell && executor_->rank() == 0)
     std::fprintf(stderr,
                  "warning: rank %d is slow: its own work takes %.3g s a step, %.2f times that of the others, for %lld "
                  "steps now\n",

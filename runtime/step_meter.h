@@ -18,10 +18,13 @@ namespace partita::runtime {
 
 class StepMeter {
  public:
-  // `measured`: what the executor's steps use, of several ranks; else null. All outlive this.
+  // `measured`: what the executor's steps use, of several ranks; else null. All outlive this. `figures`: of steps of
+  // this executor's program.
   StepMeter(const Executor& executor, Communicator* communicator, const MeasuredCommunicator* measured,
             const StepFigures& figures);
 
+  // From now on steps are this executor's.
+  void follow(const Executor& executor);
   // Around a step, on every rank; the second is a collective about once a second.
   void begin(const InputStage& inputs);
   absl::StatusOr<StepMetrics> end(int64_t step, const InputStage& inputs);
@@ -31,7 +34,8 @@ class StepMeter {
   StepMetrics outputs(int64_t step) const;
   absl::Status add_waits(StepMetrics& m);
 
-  const Executor& executor_;
+  const Executor* executor_;
+  const double samples_;  // of a step that `figures_` are of
   const MeasuredCommunicator* const measured_;
   const StepFigures figures_;
   std::map<GroupId, std::string> group_names_;

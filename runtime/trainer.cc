@@ -1,14 +1,11 @@
 #include "runtime/trainer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <optional>
 
-#include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/exit_code.h"
 #include "base/quote.h"
@@ -42,13 +39,14 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 class Trainer {
  public:
-  // `measured`: what the executor's steps use, of several ranks; else null. `recorder`: likewise, where they are
-  // audited.
-  Trainer(Executor& executor, Communicator* communicator, const MeasuredCommunicator* measured,
+  // `of_steps`: the executor's. `measured`: the one beneath it, of several ranks; else null. `recorder`: itself, where
+  // steps are audited.
+  Trainer(Executor& executor, Communicator* communicator, Communicator* of_steps, const MeasuredCommunicator* measured,
           RecordingCommunicator* recorder, const TrainOptions& options, int threads, RankWatch& watch)
       : watch_(watch),
         executor_(executor),
         program_(executor.program()),
+        ramp_(options.ramp, executor, of_steps, threads),
         communicator_(communicator),
         recorder_(recorder),
         options_(options),
@@ -59,11 +57,13 @@ class Trainer {
 
   absl::Status run(MetricsSink* sink) {
     PARTITA_RETURN_IF_ERROR(start());
-    for (int64_t step = first_; step < steps_ && inputs_->has(step);) {
+    for (int64_t step = first_; step < steps_;) {
+      if (step > first_ && step == ramp_.end(step - 1)) PARTITA_RETURN_IF_ERROR(change_batch(step));
+      if (!inputs_->has(step)) break;
       begin_exchange();
       PARTITA_ASSIGN_OR_RETURN(StepMetrics m, train_step(step));
       if (step == 0 && !options_.save_gradients.empty())
-        PARTITA_RETURN_IF_ERROR(save_gradients(executor_, communicator_, options_.save_gradients));
+        PARTITA_RETURN_IF_ERROR(save_gradients(*running_, communicator_, options_.save_gradients));
       PARTITA_ASSIGN_OR_RETURN(bool better, evaluate(step + 1, m));
       if (first_rank()) look_at(m);
       PARTITA_ASSIGN_OR_RETURN(const ExchangedFlags said, exchange_.end());
@@ -101,18 +101,10 @@ class Trainer {
  private:
   bool first_rank() const { return executor_.rank() == 0; }
 
-  // What is written at the end has to have a place before hours are spent on it.
-  absl::Status check_targets() const {
-    if (!first_rank()) return absl::OkStatus();
-    for (const std::string& path : {options_.save, options_.save_gradients, options_.profile}) {
-      if (!path.empty()) PARTITA_RETURN_IF_ERROR(AtomicFile::create(path).status());
-    }
-    return absl::OkStatus();
-  }
-
   // First values or a checkpoint's, and the data from the first step on.
   absl::Status start() {
-    PARTITA_RETURN_IF_ERROR(check_targets());
+    if (first_rank())
+      PARTITA_RETURN_IF_ERROR(check_targets({options_.save, options_.save_gradients, options_.profile}));
     auto memory = [this](const Operand& o) { return executor_.memory(o); };
     PARTITA_RETURN_IF_ERROR(with_context(
         initialize_states(program_, executor_.coordinates(), {options_.initial, options_.seed, threads_}, memory),
@@ -128,9 +120,6 @@ class Trainer {
       for (const SkippedSamples& s : options_.skipped) order_.skip(s);
       if (c.folder.empty()) checkpoints_.reset();
     }
-    if (options_.audit > 0) {
-      PARTITA_ASSIGN_OR_RETURN(auditor_, Auditor::open(executor_, communicator_, recorder_, options_.audit));
-    }
     PARTITA_RETURN_IF_ERROR(open_inputs());
     taken_ = first_;
     if (options_.divergence.rolls_back()) PARTITA_RETURN_IF_ERROR(prepare_rollback());
@@ -141,39 +130,54 @@ class Trainer {
     return absl::OkStatus();
   }
 
-  // The data from step first_ on, without the samples that are skipped.
+  // What runs step first_, and the data from it on, without the samples that are skipped, while steps take as many.
   absl::Status open_inputs() {
     inputs_.reset();
-    PARTITA_ASSIGN_OR_RETURN(inputs_, InputStage::open(data_, executor_));
+    PARTITA_ASSIGN_OR_RETURN(running_, ramp_.enter(first_));
+    meter_.follow(*running_);
+    if (options_.audit > 0) {
+      PARTITA_ASSIGN_OR_RETURN(auditor_, Auditor::open(*running_, communicator_, recorder_, options_.audit));
+    }
+    PARTITA_ASSIGN_OR_RETURN(inputs_, InputStage::open(data_, *running_));
     steps_ = options_.steps;
     if (steps_ < 0) {
-      const int64_t samples = inputs_->source().samples_per_epoch();
-      if (samples == kUnlimited) return absl::InvalidArgumentError("the data have no end; say --steps");
-      const int64_t all = samples * std::max<int64_t>(data_.epochs, 1);
-      if (all < program_.samples_per_step) return inputs_->source().check_steps(0, 1);
-      steps_ = (all - data_.sample_offset) / program_.samples_per_step;
+      PARTITA_ASSIGN_OR_RETURN(steps_, ramp_.end_of_data(first_, inputs_->source(), data_));
     }
     // Where samples are skipped, the data end that much earlier.
-    if (!order_.skipped().empty()) {
-      while (steps_ > first_ && !inputs_->source().check_steps(order_.batch_of(steps_ - 1), 1).ok()) --steps_;
-    }
-    return inputs_->start(order_.batch_of(first_),
-                          steps_ > first_ ? order_.batch_of(steps_ - 1) + 1 : order_.batch_of(first_));
+    const bool earlier = !order_.skipped().empty() && steps_ <= ramp_.end(first_);
+    while (earlier && steps_ > first_ && !inputs_->source().check_steps(order_.batch_of(steps_ - 1), 1).ok()) --steps_;
+    const int64_t end = std::min(steps_, ramp_.end(first_)), begin = order_.batch_of(first_);
+    return inputs_->start(begin, end > first_ ? order_.batch_of(end - 1) + 1 : begin);
+  }
+
+  // The run goes on with a step that takes the stream's samples from `position` on.
+  void go_on(int64_t step, int64_t position, std::vector<SkippedSamples> skipped) {
+    const int64_t each = ramp_.samples(step);
+    first_ = step;
+    data_.sample_offset = position - step * each;
+    order_before_ = std::exchange(order_, {data_.sample_offset, each, step});
+    for (const SkippedSamples& s : skipped) order_.skip(s);
+  }
+
+  // From this step on a step takes another number of samples.
+  absl::Status change_batch(int64_t step) {
+    go_on(step, order_.samples_of(order_.batch_of(step)).first, order_.skipped());
+    return open_inputs();
   }
 
   // What the data are taken for, how far the run goes and where it begins.
   void tell_start() const {
     for (const std::string& line : inputs_->source().told()) std::fprintf(stderr, "%s\n", line.c_str());
-    const int64_t tokens = inputs_->source().tokens_per_sample() * program_.samples_per_step;
+    const int64_t samples = ramp_.samples(first_), tokens = inputs_->source().tokens_per_sample() * samples;
     const CheckpointOptions& c = options_.checkpoint;
     const std::string from =
         first_ > 0 ? cat("; resumed at step ", first_, " from ", quote(c.resume == "auto" ? c.folder : c.resume, 1000))
         : !c.init.empty() ? cat("; first values from ", quote(c.init, 1000))
                           : "";
-    const int64_t left = std::max<int64_t>(0, steps_ - first_), samples = program_.samples_per_step;
+    const int64_t left = std::max<int64_t>(0, steps_ - first_);
     std::fprintf(stderr, "%s\n",
                  cat(left, left == 1 ? " step of " : " steps of ", samples, samples == 1 ? " sample" : " samples",
-                     tokens > 0 ? cat(" (", tokens, " tokens)") : "", from)
+                     tokens > 0 ? cat(" (", tokens, " tokens)") : "", ramp_.changes(first_), from)
                      .c_str());
   }
 
@@ -201,10 +205,7 @@ class Trainer {
   }
 
   void resume(const CheckpointManifest& from) {
-    first_ = from.step;
-    data_.sample_offset = from.samples - from.step * program_.samples_per_step;
-    order_ = {data_.sample_offset, program_.samples_per_step, first_};
-    for (const SkippedSamples& s : from.skipped) order_.skip(s);
+    go_on(from.step, from.samples, from.skipped);
     divergence_watch_.restore(from.losses);
     auto number = [&](const char* name) -> std::optional<double> {
       auto at = from.metrics.find(name);
@@ -219,7 +220,8 @@ class Trainer {
     };
     if (from.data != describe_data(data_)) warn("the data or their order are others");
     if (from.seed != options_.seed) warn("the seed is another");
-    if (from.samples_per_step != program_.samples_per_step) warn("the global batch is another");
+    if (from.samples_per_step != ramp_.samples(std::max<int64_t>(0, from.step - 1)))
+      warn("the global batch is another");
   }
 
   // What ranks tell each other along with a step.
@@ -315,7 +317,8 @@ class Trainer {
     const bool nonfinite = divergence_ && divergence_->nonfinite;
     divergence_.reset();
     if (stops != 0) return stop_diverged(what);
-    const SkippedSamples skip = order_.samples_of(order_.batch_of(bad));
+    const BatchOrder& order = bad < first_ ? order_before_ : order_;  // the batch may have changed since
+    const SkippedSamples skip = order.samples_of(order.batch_of(bad));
     std::vector<SkippedSamples> skipped = order_.skipped();
     watch_.enter(Phase::kCheckpoint, bad);
     PARTITA_ASSIGN_OR_RETURN(CheckpointManifest from, checkpoints_->roll_back(what));
@@ -383,7 +386,7 @@ class Trainer {
     head.samples = order_.samples_of(order_.batch_of(taken)).first;
     head.skipped = order_.skipped();
     head.losses = divergence_watch_.losses();
-    head.samples_per_step = program_.samples_per_step;
+    head.samples_per_step = running_->program().samples_per_step;
     head.seed = options_.seed;
     head.data = describe_data(data_);
     std::optional<double> loss = scalar("loss");
@@ -403,8 +406,8 @@ class Trainer {
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(order_.batch_of(step)));
     watch_.enter(Phase::kStep, step);
     auto run = [&]() -> absl::Status {
-      PARTITA_RETURN_IF_ERROR(clear_accumulators(executor_));
-      return executor_.run(program_.schedule,
+      PARTITA_RETURN_IF_ERROR(clear_accumulators(*running_));
+      return running_->run(running_->program().schedule,
                            [&](int64_t micro_batch, int64_t slot) { return inputs_->stage(batch, micro_batch, slot); });
     };
     const bool audited = auditor_ != nullptr && auditor_->is_due(step + 1);
@@ -418,11 +421,13 @@ class Trainer {
     return m;
   }
 
-  std::optional<double> scalar(std::string_view name) const { return scalar_output(executor_, name); }
+  std::optional<double> scalar(std::string_view name) const { return scalar_output(*running_, name); }
 
   RankWatch& watch_;
   Executor& executor_;
   const Program& program_;
+  BatchRamp ramp_;
+  Executor* running_ = nullptr;  // of the steps at hand
   Communicator* communicator_;
   RecordingCommunicator* recorder_;
   const TrainOptions& options_;
@@ -437,9 +442,9 @@ class Trainer {
   FlagExchange exchange_;
   DivergenceWatch divergence_watch_;
   std::optional<Divergence> divergence_;  // on the first rank: what all ranks have to learn of and act on
-  BatchOrder order_{data_.sample_offset, program_.samples_per_step, 0};
-  int64_t rollbacks_ = 0, rolled_back_last_ = -1;  // in a row, to that step
-  std::optional<int64_t> rolled_back_to_;          // for the next step's metrics
+  BatchOrder order_{data_.sample_offset, ramp_.samples(0), 0}, order_before_;  // that of the steps before first_
+  int64_t rollbacks_ = 0, rolled_back_last_ = -1;                              // in a row, to that step
+  std::optional<int64_t> rolled_back_to_;                                      // for the next step's metrics
   bool warned_ = false, told_slow_ = false;
   double checkpoint_seconds_ = 0;  // after the step before
   StepMeter meter_;
@@ -474,8 +479,8 @@ absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communic
                                                            return open_device_from(options.plugins, p, ordinal);
                                                          }}));
     return trainer
-        .emplace(*executor, communicator, measured ? &*measured : nullptr, recorder ? &*recorder : nullptr, options,
-                 threads, watch)
+        .emplace(*executor, communicator, of_steps, measured ? &*measured : nullptr, recorder ? &*recorder : nullptr,
+                 options, threads, watch)
         .run(sink);
   };
   absl::Status status = run();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/batch_ramp.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/data/data_source.h"
@@ -37,6 +38,7 @@ struct TrainOptions {
   std::string tune;             // not empty: file of tuned kernels, of programs for GPUs
   uint64_t seed = 0;            // of random first values
   StepFigures figures;
+  std::vector<BatchPhase> ramp;  // where the global batch changes
   EvaluateOptions evaluate;
   CheckpointOptions checkpoint;
   DivergenceOptions divergence;

@@ -45,10 +45,31 @@ absl::Status parse_micro(const YamlNode& node, const std::string& path, BatchRec
   return integer(&BatchRecipe::micro, 1)(node, path, out);
 }
 
+// A number of samples, or [[step, samples], …] from step 0 on.
+absl::Status parse_global(const YamlNode& node, const std::string& path, BatchRecipe& out) {
+  if (node.kind != Kind::kSequence) return integer(&BatchRecipe::global, 1)(node, path, out);
+  constexpr size_t kMostPhases = 64;  // each is a program of its own
+  if (node.items.empty() || node.items.size() > kMostPhases)
+    return unexpected(node, path, cat("1 to ", kMostPhases, " pairs [step, samples]"));
+  for (size_t k = 0; k < node.items.size(); ++k) {
+    const YamlNode& item = *node.items[k];
+    const std::string at = cat(path, "[", k, "]");
+    if (item.kind != Kind::kSequence || item.items.size() != 2) return unexpected(item, at, "a pair [step, samples]");
+    BatchPhase phase;
+    PARTITA_ASSIGN_OR_RETURN(phase.from, read_integer(*item.items[0], at, 0, kLargestCount));
+    PARTITA_ASSIGN_OR_RETURN(phase.samples, read_integer(*item.items[1], at, 1, kLargestCount));
+    if (k == 0 && phase.from != 0) return unexpected(item, at, "step 0 first");
+    if (k > 0 && phase.from <= out.ramp.back().from)
+      return unexpected(item, at, cat("a step after ", out.ramp.back().from));
+    out.ramp.push_back(phase);
+  }
+  out.global = out.ramp.back().samples;
+  return absl::OkStatus();
+}
+
 absl::Status parse_batch(const YamlNode& node, const std::string& path, BatchRecipe& out) {
-  static const Fields<BatchRecipe> kFields = {{"global", integer(&BatchRecipe::global, 1)},
-                                              {"micro", parse_micro},
-                                              {"accumulation", integer(&BatchRecipe::accumulation, 1)}};
+  static const Fields<BatchRecipe> kFields = {
+      {"global", parse_global}, {"micro", parse_micro}, {"accumulation", integer(&BatchRecipe::accumulation, 1)}};
   return parse_fields(node, path, kFields, out);
 }
 
@@ -279,6 +300,15 @@ absl::Status check_recipe(const Recipe& recipe, std::string_view file_name) {
   if (batch.global && batch.micro && *batch.global % *batch.micro != 0) {
     return refuse(cat("batch.micro: expected a divisor of batch.global ", *batch.global, ", found ", *batch.micro));
   }
+  for (const BatchPhase& phase : batch.ramp) {
+    if (batch.micro && phase.samples % *batch.micro != 0)
+      return refuse(cat("batch.micro: expected a divisor of batch.global ", phase.samples, " (from step ", phase.from,
+                        "), found ", *batch.micro));
+  }
+  if (!batch.ramp.empty() && batch.accumulation)
+    return refuse("batch.accumulation: expected none beside a batch.global that changes: it changes with it");
+  if (batch.ramp.size() > 1 && recipe.pin.schedule == PipelineSchedule::kPipedream)
+    return refuse("batch.global: expected one number with schedule: pipedream, whose micro-batches are steps");
   if (batch.micro && recipe.pin.micro_batch && *batch.micro != *recipe.pin.micro_batch) {
     return refuse(cat("pin.micro_batch: expected batch.micro ", *batch.micro, ", found ", *recipe.pin.micro_batch,
                       "; keep one of the two"));

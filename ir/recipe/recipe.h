@@ -201,8 +201,15 @@ struct LossScaleRecipe {
   bool operator==(const LossScaleRecipe&) const = default;
 };
 
+// Samples per optimizer step from a step on.
+struct BatchPhase {
+  int64_t from = 0, samples = 1;
+  bool operator==(const BatchPhase&) const = default;
+};
+
 struct BatchRecipe {
-  std::optional<int64_t> global;        // samples per optimizer step over all devices
+  std::optional<int64_t> global;        // samples per optimizer step over all devices; of a ramp, in the end
+  std::vector<BatchPhase> ramp;         // from step 0 on, in ascending order; empty: always `global`
   std::optional<int64_t> micro;         // samples per replica and micro-batch; unset: searched
   std::optional<int64_t> accumulation;  // micro-batches per replica and step, where `global` is unset (DeepSpeed)
   bool operator==(const BatchRecipe&) const = default;

@@ -272,7 +272,10 @@ std::string format_recipe(const Recipe& r) {
   if (r.optimizer) line(true, "optimizer", optimizer(*r.optimizer));
   line(true, "schedule", schedule(r.schedule));
   Mapping batch;
-  batch.add_if("global", r.batch.global).add_if("micro", r.batch.micro);
+  if (r.batch.ramp.empty()) batch.add_if("global", r.batch.global);
+  batch.add_if(!r.batch.ramp.empty(), "global",
+               list(r.batch.ramp, [](const BatchPhase& p) { return cat("[", p.from, ", ", p.samples, "]"); }));
+  batch.add_if("micro", r.batch.micro);
   batch.add_if("accumulation", r.batch.accumulation);
   line(!batch.empty(), "batch", batch.text());
   line(!r.bind.empty(), "bind", mapping_of<int64_t>(r.bind, [](const int64_t& n) { return cat(n); }));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -18,6 +19,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/module_files.h"
 #include "runtime/checkpoint/tensor_owners.h"
@@ -423,6 +425,15 @@ void Checkpointer::warn(const absl::Status& why, int64_t step) {
   std::fprintf(stderr, "warning: the checkpoint of step %lld was not written: %s; %s\n", static_cast<long long>(step),
                std::string(why.message()).c_str(),
                there.empty() ? "there is none before it" : cat("the one of step ", there.back(), " is kept").c_str());
+}
+
+std::string Checkpointer::Cost::told(double waited, double interval, double step, double little) const {
+  const double size = static_cast<double>(bytes) / 1e9;
+  return fmt::format(
+      "{:.3g} GB of checkpoint take {:.3g} s to write ({:.3g} GB/s), {:.3g} s longer than a step takes, and training "
+      "waits for it: {:.0f} % of the time; with --every {:.0f} it would be {:.0f} %",
+      size, seconds, size / seconds, waited, 100 * waited / (interval + waited), std::ceil(waited / step / little),
+      100 * little);
 }
 
 }  // namespace partita::runtime

@@ -77,6 +77,9 @@ class Checkpointer {
   struct Cost {
     int64_t bytes = 0;   // of all ranks
     double seconds = 0;  // from the first copy until it was complete
+    // Of a wait for one: what it is of the `interval` between checkpoints, how many steps of `step` seconds apart they
+    // would take a share of `little`. Seconds.
+    std::string told(double waited, double interval, double step, double little) const;
   };
   std::optional<Cost> take_cost() { return std::exchange(cost_, std::nullopt); }
 

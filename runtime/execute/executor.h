@@ -61,7 +61,7 @@ struct ExecutorOptions {
   bool profile = false;
   size_t trace_events = 100000;
   // Not null: works on that executor's states, by their names, in place of its own (an evaluation program beside the
-  // training one). It outlives this one. Accumulators stay its own.
+  // training one, one for another global batch). It outlives this one. Accumulators stay its own.
   const Executor* states_of = nullptr;
   StepObserver* observer = nullptr;    // outlives the executor; a device's steps are then run one by one
   FlightRecorder* recorder = nullptr;  // of its steps; outlives the executor

@@ -88,7 +88,7 @@ absl::Status Executor::borrow_states(const Executor& owner) {
     if (found == all.end() || found->operand.dtype != s.operand.dtype || found->operand.shape != s.operand.shape ||
         box_offset(found->placement, owner.coordinates()) != box_offset(s.placement, coordinates_)) {
       return absl::FailedPreconditionError(
-          cat("the evaluation program holds ", quote(s.name), " in another way than the training program"));
+          cat("a program that goes on with the states of another holds ", quote(s.name), " in another way"));
     }
     borrowed_.push_back({s.operand.address.region, s.operand.address.offset, operand_bytes(s.operand),
                          owner.memory(found->operand).data(), owner.address(found->operand, 0)});

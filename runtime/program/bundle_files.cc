@@ -177,7 +177,10 @@ absl::Status BundleFiles::check(int threads, bool weights) const {
 
 namespace {
 
-bool is_of_plan(const std::string& name) { return name.starts_with(cat(kPlansName, "/")); }
+// Of a bundle within this one.
+bool is_within(const std::string& name) {
+  return name.starts_with(cat(kPlansName, "/")) || name.starts_with(cat(kBatchesName, "/"));
+}
 
 // The entry of `files`, and the list of chunks of a large file.
 absl::StatusOr<Json> seal_file(const std::string& folder, const std::string& name) {
@@ -210,12 +213,12 @@ absl::Status seal_bundle(const std::string& folder, Json manifest) {
   std::error_code ec;
   for (const char* name : {kManifestName, kCertificateName, kSignatureName}) fs::remove(cat(folder, "/", name), ec);
   for (const std::string& name : files_of(folder)) {
-    if (name.ends_with(kChunksSuffix) && !is_of_plan(name)) fs::remove(cat(folder, "/", name), ec);
+    if (name.ends_with(kChunksSuffix) && !is_within(name)) fs::remove(cat(folder, "/", name), ec);
   }
   Json files = Json::object();
   for (const std::string& name : files_of(folder)) {
-    // Of a plan its manifest stands for the rest.
-    if (is_of_plan(name) && fs::path(name).filename() != kManifestName) continue;
+    // Of a bundle within, its manifest stands for the rest.
+    if (is_within(name) && fs::path(name).filename() != kManifestName) continue;
     PARTITA_ASSIGN_OR_RETURN(files[name], seal_file(folder, name));
     if (!files[name].contains("chunks")) continue;
     const std::string list = files[name]["chunks"];

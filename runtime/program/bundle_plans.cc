@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -10,11 +11,32 @@
 #include "runtime/program/placement.h"
 
 namespace partita::runtime {
+namespace {
 
-int64_t ranks_of(const BundleFiles& bundle) {
-  const auto ranks = bundle.manifest().find("ranks");
-  return ranks != bundle.manifest().end() && ranks->is_number_integer() ? ranks->get<int64_t>() : 0;
+int64_t integer_of(const BundleFiles& bundle, const char* key) {
+  const auto found = bundle.manifest().find(key);
+  return found != bundle.manifest().end() && found->is_number_integer() ? found->get<int64_t>() : 0;
 }
+
+// A bundle in a folder of another one, which lists it.
+absl::StatusOr<SharedBundle> open_within(const BundleFiles& bundle, const std::string& folder, const BundleTrust* trust,
+                                         const std::string& what,
+                                         absl::FunctionRef<bool(const BundleFiles&)> is_meant) {
+  const std::string path = cat(bundle.folder(), "/", folder), manifest = cat(folder, "/", kManifestName);
+  PARTITA_RETURN_IF_ERROR(bundle.checked(manifest).status());
+  PARTITA_ASSIGN_OR_RETURN(auto inner,
+                           trust != nullptr ? BundleFiles::open(path, *trust) : BundleFiles::open_unproved(path));
+  const nlohmann::json& listed = bundle.manifest()["files"][manifest];
+  if (listed.value("sha256", "") != inner->root() || !is_meant(*inner))
+    return absl::DataLossError(cat(quote(path, 1000), " is not ", what, " that ", quote(bundle.folder(), 1000),
+                                   " lists; copy or compile the bundle again"));
+  return inner;
+}
+
+}  // namespace
+
+int64_t ranks_of(const BundleFiles& bundle) { return integer_of(bundle, "ranks"); }
+int64_t samples_of(const BundleFiles& bundle) { return integer_of(bundle, "samples_per_step"); }
 
 std::vector<int64_t> plans_of(const BundleFiles& bundle) {
   std::vector<int64_t> all = {ranks_of(bundle)};
@@ -34,15 +56,36 @@ absl::StatusOr<SharedBundle> open_plan(const SharedBundle& bundle, int64_t ranks
     return absl::UnavailableError(
         cat("this bundle is for ", known, known == "1" ? " rank" : " ranks", " and ", ranks, " started"));
   }
-  const std::string folder = cat(kPlansName, "/", ranks), path = cat(bundle->folder(), "/", folder);
-  PARTITA_RETURN_IF_ERROR(bundle->checked(cat(folder, "/", kManifestName)).status());
-  PARTITA_ASSIGN_OR_RETURN(auto plan,
-                           trust != nullptr ? BundleFiles::open(path, *trust) : BundleFiles::open_unproved(path));
-  const nlohmann::json& listed = bundle->manifest()["files"][cat(folder, "/", kManifestName)];
-  if (listed.value("sha256", "") != plan->root() || ranks_of(*plan) != ranks)
-    return absl::DataLossError(cat(quote(path, 1000), " is not the plan for ", ranks, " ranks that ",
-                                   quote(bundle->folder(), 1000), " lists; copy or compile the bundle again"));
-  return plan;
+  return open_within(*bundle, cat(kPlansName, "/", ranks), trust, cat("the plan for ", ranks, " ranks"),
+                     [&](const BundleFiles& plan) { return ranks_of(plan) == ranks; });
+}
+
+absl::StatusOr<std::vector<RampStep>> ramp_of(const BundleFiles& plan) {
+  std::vector<RampStep> ramp;
+  for (const nlohmann::json& step : plan.manifest().value("ramp", nlohmann::json::array())) {
+    const bool pair = step.is_array() && step.size() == 2 && step[0].is_number_integer() && step[1].is_number_integer();
+    if (pair) ramp.push_back({step[0].get<int64_t>(), step[1].get<int64_t>()});
+    const bool first = ramp.size() < 2;
+    if (!pair || ramp.back().samples < 1 || ramp.back().from < (first ? 0 : ramp[ramp.size() - 2].from + 1) ||
+        ramp.front().from != 0)
+      return absl::DataLossError(cat(quote(plan.folder(), 1000), ": ", kManifestName,
+                                     " has a damaged ramp; compile "
+                                     "the bundle again"));
+  }
+  return ramp;
+}
+
+absl::StatusOr<SharedBundle> open_batch(const BundleFiles& plan, int64_t samples, const BundleTrust* trust) {
+  return open_within(
+      plan, cat(kBatchesName, "/", samples), trust, cat("the part for ", samples, " samples a step"),
+      [&](const BundleFiles& part) { return samples_of(part) == samples && ranks_of(part) == ranks_of(plan); });
+}
+
+absl::StatusOr<SharedBundle> open_checked_batch(const BundleFiles& plan, int64_t samples, const BundleTrust& trust,
+                                                int threads) {
+  PARTITA_ASSIGN_OR_RETURN(SharedBundle part, open_batch(plan, samples, &trust));
+  PARTITA_RETURN_IF_ERROR(part->check(threads, /*weights=*/false));
+  return part;
 }
 
 absl::StatusOr<SharedBundle> open_checked_plan(const SharedBundle& bundle, int64_t ranks, const BundleTrust& trust,

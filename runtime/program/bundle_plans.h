@@ -1,7 +1,12 @@
+// What a bundle has besides its own programs.
+//
 // A bundle may have plans for several numbers of ranks ("also": [2, 1] in its manifest): a run takes the one for the
 // ranks that it finds. The bundle itself is one; the others are bundles in folders of it. plans/2 has a manifest,
 // programs and evidence of its own; the first weights, the executable and the libraries are those of the whole. The
 // whole lists plans/2/manifest.json, which stands for the rest.
+//
+// A plan whose global batch grows ("ramp": [[0, 256], [10000, 1024]]: from which step, samples) has the programs for
+// the last number of samples; those for another are a bundle in batches/256, likewise.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +19,11 @@
 namespace partita::runtime {
 
 inline constexpr const char* kPlansName = "plans";
+inline constexpr const char* kBatchesName = "batches";
 
 // That its own program is for.
 int64_t ranks_of(const BundleFiles& bundle);
+int64_t samples_of(const BundleFiles& bundle);
 // The numbers of ranks that there are plans for, the largest first.
 std::vector<int64_t> plans_of(const BundleFiles& bundle);
 
@@ -27,6 +34,18 @@ absl::StatusOr<SharedBundle> open_plan(const SharedBundle& bundle, int64_t ranks
 // The same, checked but for the first weights.
 absl::StatusOr<SharedBundle> open_checked_plan(const SharedBundle& bundle, int64_t ranks, const BundleTrust& trust,
                                                int threads);
+
+// A global batch from a step on.
+struct RampStep {
+  int64_t from = 0, samples = 1;
+};
+// Of a plan whose global batch changes, in order; else empty. DataLoss where the manifest is damaged.
+absl::StatusOr<std::vector<RampStep>> ramp_of(const BundleFiles& plan);
+// The bundle for one of the ramp's numbers of samples but the last, opened as `trust` asks (null: unproved) and not
+// checked yet.
+absl::StatusOr<SharedBundle> open_batch(const BundleFiles& plan, int64_t samples, const BundleTrust* trust);
+absl::StatusOr<SharedBundle> open_checked_batch(const BundleFiles& plan, int64_t samples, const BundleTrust& trust,
+                                                int threads);
 
 // The training programs of a plan. DataLoss where they are for another number of ranks than its manifest says.
 absl::StatusOr<std::vector<Program>> programs_of(const BundleFiles& plan);

@@ -80,7 +80,7 @@ absl::Status copy_rest(const std::string& from, const std::string& to) {
     const std::string name = file->path().filename().string();
     if (name == runtime::kImageName || name == runtime::kEvaluationName || name == runtime::kManifestName ||
         name == runtime::kCertificateName || name == runtime::kSignatureName || name == runtime::kPlansName ||
-        name.ends_with(runtime::kChunksSuffix))
+        name == runtime::kBatchesName || name.ends_with(runtime::kChunksSuffix))
       continue;
     const auto how = name == runtime::kLibrariesName ? fs::copy_options::recursive | fs::copy_options::create_hard_links
                                                      : fs::copy_options::recursive;

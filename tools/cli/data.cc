@@ -33,19 +33,30 @@ absl::Status run(const Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(const std::vector<runtime::Program> programs, bundle->programs(runtime::kImageName));
   const runtime::Program& program = programs.front();
   runtime::DataConfig data = options.data;
-  runtime::BatchOrder order(data.sample_offset, program.samples_per_step, 0);
+  runtime::BatchOrder order;
+  runtime::CheckpointManifest from;
+  from.samples = data.sample_offset;
   if (!flags.resume.empty()) {
     PARTITA_ASSIGN_OR_RETURN(const std::string path, runtime::find_checkpoint(flags.resume));
-    PARTITA_ASSIGN_OR_RETURN(const runtime::CheckpointManifest from, runtime::read_manifest(path));
-    data.sample_offset = from.samples - from.step * program.samples_per_step;
-    order = {data.sample_offset, program.samples_per_step, from.step};
-    for (const runtime::SkippedSamples& s : from.skipped) order.skip(s);
+    PARTITA_ASSIGN_OR_RETURN(from, runtime::read_manifest(path));
     if (flags.step < from.step)
       return absl::InvalidArgumentError(
           cat("step ", flags.step, " is before the checkpoint's, ", from.step, "; name an older one, or none"));
   }
-  PARTITA_ASSIGN_OR_RETURN(const auto source,
-                           runtime::DataSource::open(data, runtime::input_specs(program), program.samples_per_step));
+  int64_t each = program.samples_per_step;
+  const auto go_on = [&](int64_t step, int64_t position) {
+    data.sample_offset = position - step * each;
+    order = {data.sample_offset, each, step};
+    for (const runtime::SkippedSamples& s : from.skipped) order.skip(s);
+  };
+  for (const runtime::BatchPhase& phase : options.ramp) each = phase.from <= from.step ? phase.samples : each;
+  go_on(from.step, from.samples);
+  for (const runtime::BatchPhase& phase : options.ramp) {
+    if (phase.from <= from.step || phase.from > flags.step) continue;
+    each = phase.samples;
+    go_on(phase.from, order.samples_of(order.batch_of(phase.from)).first);
+  }
+  PARTITA_ASSIGN_OR_RETURN(const auto source, runtime::DataSource::open(data, runtime::input_specs(program), each));
   const int64_t batch = order.batch_of(flags.step);
   PARTITA_ASSIGN_OR_RETURN(const std::vector<std::string> places, source->locate(batch));
   const runtime::SkippedSamples samples = order.samples_of(batch);

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
@@ -120,15 +121,34 @@ absl::StatusOr<verifier::Bundle> verify_plan(Flags& flags, const runtime::Bundle
   return bundle;
 }
 
+// Proves the programs of a plan for the other numbers of samples that its steps take.
+absl::Status verify_batches(Flags& flags, const runtime::BundleFiles& plan, const verifier::Bundle& last) {
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<runtime::RampStep> ramp, runtime::ramp_of(plan));
+  std::set<int64_t> known = {last.samples};
+  for (const runtime::RampStep& step : ramp) {
+    if (!known.insert(step.samples).second) continue;
+    const std::string name = cat("the part for ", step.samples, " samples a step");
+    PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::open_batch(plan, step.samples, nullptr));
+    if (!flags.quiet) std::printf("%s:\n", name.c_str());
+    const absl::StatusOr<verifier::Bundle> part = verify_plan(flags, *files, nullptr);
+    PARTITA_RETURN_IF_ERROR(with_context(part.status(), name));
+    PARTITA_RETURN_IF_ERROR(with_context(verifier::check_same_states(last, *part), name));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status verify(Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(flags.bundle));
   PARTITA_ASSIGN_OR_RETURN(const verifier::Bundle first, verify_plan(flags, *files, nullptr));
+  PARTITA_RETURN_IF_ERROR(verify_batches(flags, *files, first));
   for (const int64_t ranks : runtime::plans_of(*files)) {
     if (ranks == runtime::ranks_of(*files)) continue;
     const std::string name = cat("the plan for ", ranks, ranks == 1 ? " rank" : " ranks");
     PARTITA_ASSIGN_OR_RETURN(const auto plan, runtime::open_plan(files, ranks, nullptr));
     if (!flags.quiet) std::printf("%s:\n", name.c_str());
-    PARTITA_RETURN_IF_ERROR(with_context(verify_plan(flags, *plan, &first).status(), name));
+    const absl::StatusOr<verifier::Bundle> proved = verify_plan(flags, *plan, &first);
+    PARTITA_RETURN_IF_ERROR(with_context(proved.status(), name));
+    PARTITA_RETURN_IF_ERROR(with_context(verify_batches(flags, *plan, *proved), name));
   }
   return absl::OkStatus();
 }
@@ -139,6 +159,7 @@ absl::StatusOr<runtime::TrainOptions> checked_run(const runtime::BundleFiles& bu
   if (!flags.steps) flags.steps = 2;
   flags.only_warn();  // what is not finite is compared as well
   auto options = flags.options(bundle);
+  if (options.ok()) options->ramp.clear();  // the programs that are proved, whatever the run begins with
   if (options.ok() || options.status().code() != absl::StatusCode::kInvalidArgument || !flags.data.empty())
     return options;
   flags.data = "synthetic";
@@ -146,6 +167,7 @@ absl::StatusOr<runtime::TrainOptions> checked_run(const runtime::BundleFiles& bu
   made.data = {.kind = DataKind::kSynthetic, .seed = made.data.seed, .epochs = 0};
   made.evaluate.data = made.data;
   if (made.evaluate.batches < 0) made.evaluate.batches = 1;
+  made.ramp.clear();
   return made;
 }
 

@@ -4,12 +4,15 @@
 #include <filesystem>
 #include <set>
 
+#include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "codegen/prepare/code_passes.h"
 #include "ir/graph/dependence.h"
 #include "partitioner/communicate/state_gathers.h"
 #include "partitioner/localize_stages.h"
 #include "passes/pipeline.h"
+#include "runtime/program/placement.h"
 #include "tools/flow/bound_inputs.h"
 #include "tools/flow/data_settings.h"
 #include "tools/flow/device_memory.h"
@@ -97,9 +100,7 @@ absl::StatusOr<PassRun> evaluation_run(const PassOptions& training) {
   return PassRun::create(own, {});
 }
 
-}  // namespace
-
-absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
+absl::StatusOr<Compiled> compile_batch(const CompileRequest& request) {
   Compiled out;
   PhaseTimes times;
   PARTITA_ASSIGN_OR_RETURN(PassRun run, PassRun::create(request.passes, pass_names()));
@@ -157,6 +158,54 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   out.samples = partition.model.batch.graph_batch * partition.model.batch.micro_batches;
   out.form = partition.training.form;
   return stop();
+}
+
+// Where the ranks of `stage` have a state, one after the other.
+std::vector<std::vector<int64_t>> places(const runtime::Program& p, size_t stage, const runtime::ProgramState& s) {
+  std::vector<std::vector<int64_t>> all = {s.operand.shape};
+  for (int64_t r = 0; r < runtime::mesh_size(p.mesh); ++r) {
+    if (runtime::stage_of(p.mesh, r) == static_cast<int64_t>(stage))
+      all.push_back(runtime::box_offset(s.placement, runtime::mesh_coordinates(p.mesh, r)));
+  }
+  return all;
+}
+
+// That each rank has the same part of each state under both, so that one goes on with the other's.
+absl::Status check_same_states(const Compiled& first, const Compiled& other) {
+  for (size_t stage = 0; stage < first.programs.size(); ++stage) {
+    const runtime::Program &mine = first.programs[stage], &theirs = other.programs[stage];
+    for (const runtime::ProgramState& s : theirs.states) {
+      if (s.kind == StateKind::kAccumulator) continue;
+      const auto at =
+          std::find_if(mine.states.begin(), mine.states.end(), [&](const auto& m) { return m.name == s.name; });
+      if (at != mine.states.end() && at->operand.dtype == s.operand.dtype &&
+          places(mine, stage, *at) == places(theirs, stage, s))
+        continue;
+      return absl::InvalidArgumentError(cat("batch.global: ranks that take ", other.samples,
+                                            " samples a step would have other parts of ", quote(s.name),
+                                            " than those that take ", first.samples,
+                                            "; say batch.micro, or numbers of samples that the ranks divide alike"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
+  PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_batch(request));
+  std::set<int64_t> known = {compiled.samples};
+  for (const BatchPhase& phase : request.recipe.batch.ramp) {
+    if (compiled.stopped || !known.insert(phase.samples).second) continue;
+    CompileRequest other = request;
+    other.recipe.batch.global = phase.samples;
+    other.passes = {};
+    auto batch = compile_batch(other);
+    if (!batch.ok()) return with_context(batch.status(), cat("batch.global from step ", phase.from));
+    PARTITA_RETURN_IF_ERROR(check_same_states(compiled, *batch));
+    compiled.batches.push_back(*std::move(batch));
+  }
+  return compiled;
 }
 
 }  // namespace partita

@@ -45,8 +45,9 @@ struct Compiled {
   int64_t samples = 0;                     // a step's, likewise
   std::vector<ProgramClaims> claims;       // what the programs' steps say that they compute, likewise
   CompiledEvaluation evaluation;
-  nlohmann::json run;   // what a run goes by besides the programs: run_settings() of the recipe
-  nlohmann::json plan;  // as in the request
+  std::vector<Compiled> batches;  // where the global batch changes: for its other numbers of samples
+  nlohmann::json run;             // what a run goes by besides the programs: run_settings() of the recipe
+  nlohmann::json plan;            // as in the request
   std::vector<InitialTensor> weights;
   std::vector<std::string> warnings;
   Recipe recipe;                                        // with what the layout and the model decide
@@ -68,6 +69,8 @@ struct Compiled {
   int64_t gathered_bytes = 0;     // of parameters that a rank stores in parts, at hand at once at most
 };
 
+// Where the recipe's global batch changes, also for the numbers of samples before the last. InvalidArgument where their
+// ranks would hold a state in other ways.
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
 
 }  // namespace partita

@@ -40,6 +40,7 @@ nlohmann::json run_settings(const Recipe& recipe, const Graph& training) {
   nlohmann::json run = {{"data", data}, {"seed", seed}};
   if (recipe.reproducible) run["reproducible"] = *recipe.reproducible;
   if (!(recipe.run == RunRecipe{})) run["run"] = fault_settings(recipe.run);
+  for (const BatchPhase& phase : recipe.batch.ramp) run["ramp"].push_back({phase.from, phase.samples});
   if (recipe.evaluate) {
     run["evaluate"] = {{"every", recipe.evaluate->every},
                        {"batches", recipe.evaluate->batches.value_or(-1)},

@@ -70,6 +70,9 @@ std::string describe_training(const Compiled& c) {
   if (r.schedule.kind != ScheduleKind::kConstant || r.schedule.warmup > 0)
     append(text, " (", enum_name(r.schedule.kind), r.schedule.warmup > 0 ? cat(", warm-up ", r.schedule.warmup) : "",
            ")");
+  for (const BatchPhase& phase : r.batch.ramp)
+    append(text, &phase == r.batch.ramp.data() ? "\nbatch: " : ", ", phase.samples,
+           phase.from == 0 ? " samples a step" : cat(" from step ", phase.from, " on"));
   text += fmt::format("\n{} rank{}: {}; {:.1f} MB of state and {:.1f} MB of working memory each\n", c.ranks,
                       c.ranks == 1 ? "" : "s", c.layout, static_cast<double>(state) / 1e6,
                       static_cast<double>(working) / 1e6);

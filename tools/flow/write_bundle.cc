@@ -137,26 +137,37 @@ absl::Status write_all_programs(const Compiled& compiled, const std::string& fol
                         compiled.evaluation.claims, folder, verifier::kEvaluationFiles);
 }
 
+absl::Status write_within(const Compiled& compiled, const std::string& bundle, const std::string& name);
+
+// A ramp's programs for other numbers of samples.
+absl::Status write_batches(const Compiled& compiled, const std::string& folder) {
+  for (const Compiled& other : compiled.batches)
+    PARTITA_RETURN_IF_ERROR(write_within(other, folder, cat(runtime::kBatchesName, "/", other.samples)));
+  return absl::OkStatus();
+}
+
 // All but the manifest.
 absl::Status write_files(const Compiled& compiled, const std::string& runner, const std::string& folder) {
   PARTITA_RETURN_IF_ERROR(write_all_programs(compiled, folder));
   PARTITA_RETURN_IF_ERROR(with_context(write_weights(compiled.weights, cat(folder, "/", runtime::kInitialName)),
                                        quote(compiled.programs.front().model, 200)));
+  PARTITA_RETURN_IF_ERROR(write_batches(compiled, folder));
   PARTITA_RETURN_IF_ERROR(copy_runner(runner, cat(folder, "/", runtime::kRankName)));
   return copy_libraries(runner, cat(folder, "/", runtime::kLibrariesName));
 }
 
-// A plan within a bundle: its first weights are the bundle's.
-absl::Status write_plan(const Compiled& plan, const std::string& bundle) {
+// A bundle within a bundle, in folder `name` of two parts: its first weights are the bundle's.
+absl::Status write_within(const Compiled& compiled, const std::string& bundle, const std::string& name) {
   namespace fs = std::filesystem;
-  const std::string folder = cat(bundle, "/", runtime::kPlansName, "/", plan.ranks);
+  const std::string folder = cat(bundle, "/", name);
   const fs::path weights = fs::path(folder) / runtime::kInitialName;
   std::error_code ec;
   fs::create_directories(folder, ec);
   if (!ec) fs::create_symlink(fs::path("../..") / runtime::kInitialName, weights, ec);
   if (ec) return absl::InvalidArgumentError(cat("cannot write ", quote(weights.string()), ": ", ec.message()));
-  PARTITA_RETURN_IF_ERROR(write_all_programs(plan, folder));
-  return runtime::seal_bundle(folder, manifest(plan));
+  PARTITA_RETURN_IF_ERROR(write_all_programs(compiled, folder));
+  PARTITA_RETURN_IF_ERROR(write_batches(compiled, folder));
+  return runtime::seal_bundle(folder, manifest(compiled));
 }
 
 }  // namespace
@@ -201,7 +212,7 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
     PARTITA_RETURN_IF_ERROR(write_files(compiled, runner, fresh));
     nlohmann::json all = manifest(compiled);
     for (const Compiled& plan : also) {
-      PARTITA_RETURN_IF_ERROR(write_plan(plan, fresh));
+      PARTITA_RETURN_IF_ERROR(write_within(plan, fresh, cat(runtime::kPlansName, "/", plan.ranks)));
       all["also"].push_back(plan.ranks);
     }
     return runtime::seal_bundle(fresh, std::move(all));

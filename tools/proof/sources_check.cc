@@ -100,6 +100,9 @@ absl::Status take_batch(const SerialForm& form, int64_t samples, Recipe& recipe)
   if (total != samples)
     return differs("form", "expected ", samples, " samples a step, found ", form.graph_batch, " times ",
                    form.micro_batches);
+  const std::vector<BatchPhase>& ramp = recipe.batch.ramp;
+  if (std::any_of(ramp.begin(), ramp.end(), [&](const BatchPhase& p) { return p.samples == total; }))
+    recipe.batch.global = total;
   if (recipe.batch.global && *recipe.batch.global != total)
     return differs("batch.global", "expected ", *recipe.batch.global, ", found ", total, " samples a step");
   if (recipe.batch.micro && recipe.batch.accumulation &&

@@ -105,4 +105,26 @@ absl::Status check_same_training(const Bundle& first, const Bundle& other) {
   return with_context(check_same_training(*first.evaluation, *other.evaluation), "evaluation");
 }
 
+absl::Status check_same_states(const ProgramSet& first, const ProgramSet& other) {
+  if (first.run != other.run) return differs("expected a run by ", first.run.dump(), ", found ", other.run.dump());
+  const auto held = [](const Graph& g) {
+    std::map<std::string, std::string> all;
+    for (const State& s : g.states) {
+      if (s.kind != StateKind::kAccumulator)
+        all[s.name] = cat(enum_name(s.kind), " of ", quote(s.parameter, 200), ", ", to_string(g.type(s.value)));
+    }
+    return all;
+  };
+  const auto expected = held(first.serial), found = held(other.serial);
+  for (const auto& [name, what] : found) {
+    const auto at = expected.find(name);
+    if (at == expected.end()) return differs("expected no state ", quote(name, 200));
+    if (at->second != what) return differs("state ", quote(name, 200), ": expected ", at->second, ", found ", what);
+  }
+  for (const auto& [name, what] : expected) {
+    if (!found.contains(name)) return differs("expected state ", quote(name, 200), ", found none");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace partita::verifier

@@ -1,4 +1,5 @@
-// A bundle may have plans for several numbers of ranks: whether they train alike.
+// A bundle may have plans for several numbers of ranks, and programs for several numbers of samples: whether they train
+// alike.
 #pragma once
 
 #include "absl/status/status.h"
@@ -12,5 +13,9 @@ namespace partita::verifier {
 // the first that differs.
 absl::Status check_same_training(const ProgramSet& first, const ProgramSet& other);
 absl::Status check_same_training(const Bundle& first, const Bundle& other);
+
+// That `other`, which takes another number of samples a step, goes on with the states of `first` and by the same
+// settings: the steps of one run take one or the other. Aborted with the first that differs.
+absl::Status check_same_states(const ProgramSet& first, const ProgramSet& other);
 
 }  // namespace partita::verifier

@@ -76,7 +76,7 @@ pin:
   EXPECT_EQ(recipe.optimizer->betas, (std::array<double, 2>{0.9, 0.95}));
   EXPECT_EQ(recipe.optimizer->no_decay, (std::vector<std::string>{"*.bias", "123"}));
   EXPECT_EQ(recipe.schedule, (ScheduleRecipe{ScheduleKind::kWsd, 2000, 100000, 10000, 3e-5}));
-  EXPECT_EQ(recipe.batch, (BatchRecipe{512, 4}));
+  EXPECT_EQ(recipe.batch, (BatchRecipe{.global = 512, .micro = 4}));
   EXPECT_EQ(recipe.bind, (std::map<std::string, int64_t>{{"batch", 8}, {"sequence", 1024}}));
   EXPECT_EQ(recipe.precision, Precision::kBf16);
   EXPECT_EQ(recipe.clip_grad_norm, 1.0);

@@ -20,7 +20,7 @@ const std::set<std::string> kTold = {
     "warnings", "schedule", "equal_to_serial", "weight_versions", "semantics", "gathered_bytes", "compress", "gpu_code",
     "form",     "plan"};
 // What a run goes by besides the programs, as above the serial graph.
-const std::set<std::string> kOfRun = {"data", "seed", "evaluate", "reproducible", "run"};
+const std::set<std::string> kOfRun = {"data", "seed", "evaluate", "reproducible", "run", "ramp"};
 
 int64_t trained_elements(const Graph& graph) {
   int64_t count = 0;
