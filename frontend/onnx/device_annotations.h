@@ -27,8 +27,8 @@ struct OnnxSharding {
 struct OnnxDevices {
   std::string configuration;
   int64_t devices = 1;
-  std::string pins;                                          // what ONNX has no words for: the layout's pins as JSON
-  std::map<std::string, int64_t> stages;                     // by value: the pipeline stage that makes it
+  std::string pins;                       // what ONNX has no words for: the layout's, as train.yaml has them
+  std::map<std::string, int64_t> stages;  // by value: the pipeline stage that makes it
   std::vector<std::map<std::string, OnnxSharding>> tensors;  // by stage and name
 };
 

@@ -235,7 +235,9 @@ std::string run(const RunRecipe& r) {
   return m.add_if(!timeout.empty(), "timeout", timeout.text()).text();
 }
 
-std::string pin(const PinRecipe& p) {
+}  // namespace
+
+std::string format_pins(const PinRecipe& p) {
   const std::function<std::string(const int64_t&)> size = [](const int64_t& n) { return cat(n); };
   Mapping m;
   for (const auto& [axis, n] : p.axes) m.add(axis, cat(n));
@@ -259,8 +261,6 @@ std::string pin(const PinRecipe& p) {
   for (const ValuePin& v : p.values) m.add(yaml_text(v.match), mapping_of<std::vector<std::string>>(v.factors, names));
   return m.text();
 }
-
-}  // namespace
 
 std::string format_recipe(const Recipe& r) {
   std::string text;
@@ -296,7 +296,7 @@ std::string format_recipe(const Recipe& r) {
   line(true, "compress", cat(enum_name(r.compress)));
   if (r.reproducible) line(true, "reproducible", cat(*r.reproducible));
   line(!(r.run == RunRecipe{}), "run", run(r.run));
-  line(!(r.pin == PinRecipe{}), "pin", pin(r.pin));
+  line(!(r.pin == PinRecipe{}), "pin", format_pins(r.pin));
   line(!r.names.empty(), "names", mapping_of<std::string>(r.names, as_text));
   return text;
 }

@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "frontend/onnx/device_annotations.h"
+#include "ir/recipe/write_recipe.h"
 #include "partitioner/localize/localize.h"
 #include "tools/flow/partition.h"
 
@@ -67,13 +68,13 @@ std::map<std::string, int64_t> stages_of(const LocalPrograms& programs) {
 
 }  // namespace
 
-absl::StatusOr<AnnotatedModel> annotate_model(const Planning& planning, const Layout& layout, const std::string& pins,
+absl::StatusOr<AnnotatedModel> annotate_model(const Planning& planning, const Layout& layout,
                                               const std::string& output) {
+  const Recipe recipe = recipe_of(*planning.source, planning.problem, layout);
   PassRun run = PassRun::unchecked();
   PhaseTimes times;
   PARTITA_ASSIGN_OR_RETURN(const Partition p,
-                           partition_model(*planning.source, recipe_of(*planning.source, planning.problem, layout),
-                                           {.ranks = layout.ranks()}, run, times));
+                           partition_model(*planning.source, recipe, {.ranks = layout.ranks()}, run, times));
   if (!p.planned.alike.empty())
     return absl::InvalidArgumentError(
         "--annotate: the stages divide different things, and ONNX numbers the devices of all stages alike");
@@ -82,7 +83,7 @@ absl::StatusOr<AnnotatedModel> annotate_model(const Planning& planning, const La
   PARTITA_ASSIGN_OR_RETURN(const std::vector<Sharding> lies, value_shardings(g, plan));
   const int64_t stages = p.model.layout.pipeline;
   const int stage_axis = plan.mesh.find(kStageAxis);
-  OnnxDevices devices{kConfiguration, plan.mesh.ranks(), pins, {}, {}};
+  OnnxDevices devices{kConfiguration, plan.mesh.ranks(), format_pins(recipe.pin), {}, {}};
   devices.tensors.resize(static_cast<size_t>(stages));
   if (stages > 1) devices.stages = stages_of(p.programs);
   AnnotatedModel out;

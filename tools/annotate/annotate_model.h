@@ -14,9 +14,9 @@ struct AnnotatedModel {
   int64_t unsaid = 0;  // tensors that lie as ONNX cannot say: padded, or in parts that are not consecutive
 };
 
-// Writes the model that was planned to `output`, with how each tensor lies on the devices under the layout. `pins`: the
-// layout's as JSON, which go along. InvalidArgument where the stages of a pipeline divide different things.
-absl::StatusOr<AnnotatedModel> annotate_model(const Planning& planning, const Layout& layout, const std::string& pins,
+// Writes the model that was planned to `output`, with how each tensor lies on the devices under the layout, whose pins
+// go along. InvalidArgument where the stages of a pipeline divide different things.
+absl::StatusOr<AnnotatedModel> annotate_model(const Planning& planning, const Layout& layout,
                                               const std::string& output);
 
 }  // namespace partita

@@ -8,7 +8,6 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 #include "partitioner/planner/cluster/write_profile.h"
 #include "partitioner/planner/report/explain.h"
 #include "partitioner/planner/report/make_plan.h"
@@ -234,8 +233,7 @@ absl::StatusOr<Plan> run(const Flags& flags) {
   const std::string text = plan_text(plan);
   if (!flags.output.empty()) PARTITA_RETURN_IF_ERROR(write_file_atomically(flags.output, text));
   if (!flags.annotated.empty()) {
-    const std::string pins = nlohmann::json::parse(text)["pin"].dump();
-    PARTITA_ASSIGN_OR_RETURN(const AnnotatedModel a, annotate_model(*p, chosen.layout, pins, flags.annotated));
+    PARTITA_ASSIGN_OR_RETURN(const AnnotatedModel a, annotate_model(*p, chosen.layout, flags.annotated));
     if (!flags.quiet && a.unsaid > 0)
       std::fprintf(stderr,
                    "note: how %lld tensors lie cannot be said in ONNX (padded, or parts that are not consecutive)\n",

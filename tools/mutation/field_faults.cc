@@ -56,8 +56,8 @@ constexpr FieldFault kFaults[] = {
     {"ranks that hold an activation alike draw masks of their own", "Megatron-DeepSpeed#276, megatron#206", "dropout",
      "pin tensor=2", "'tensor' i64[] = no value of the serial program", field::masks_apart},
     // States and updates.
-    {"a parameter is gathered before it is updated", "megatron#950, megatron#663", "gpt", "like zero1 pin data=2",
-     "after the step: expected opt_adam of 'optimizer', found", field::stale_gather},
+    {"a matrix is gathered before it is updated", "megatron#950, megatron#663", "muon", "like zero1 pin data=2",
+     "after the step: expected", field::stale_gather},
     {"each rank updates the first rank's part", "megatron#844", "gpt", "like zero1 pin data=2",
      "expected a slice by the coordinate along an axis of 2 ranks, found another index", field::update_of_first_part},
     {"a step takes the last micro-batch's gradient alone", "torchtitan#3412", "gpt", "like ddp pin data=2",

@@ -218,15 +218,14 @@ bool balance_of_own_tokens(Stages& s) {
       g, find(g, [&](const Node& n) { return is_sum(n) && n.segment == Segment::kForward && n.outputs.size() == 2; }));
 }
 
-// The new parameter is gathered before it is updated.
+// A matrix is gathered as it was before the iteration that updates it.
 bool stale_gather(Stages& s) {
   Graph& g = s[0].graph;
   for (Node& n : g.nodes) {
     if (n.op->name != "all_gather" || n.segment != Segment::kUpdate) continue;
-    const Node* update = g.producer(n.inputs[0]);
-    while (update != nullptr && update->op->name == "reshape") update = g.producer(update->inputs[0]);
-    if (update == nullptr || g.type(update->inputs[0]) != g.type(n.inputs[0])) return false;
-    n.inputs[0] = update->inputs[0];
+    const Node *sum = g.producer(n.inputs[0]), *term = sum == nullptr ? nullptr : g.producer(sum->inputs[0]);
+    if (term == nullptr || g.type(term->inputs[0]) != g.type(n.inputs[0])) return false;
+    n.inputs[0] = term->inputs[0];
     return true;
   }
   return false;

@@ -32,10 +32,11 @@ absl::Status write(const std::string& folder, const std::string& name, absl::Sta
                    const std::string& loss) {
   PARTITA_RETURN_IF_ERROR(model.status());
   PARTITA_RETURN_IF_ERROR(write_generated(*model, cat(folder, "/", name, ".onnx"), 0));
-  return write_file_atomically(
-      cat(folder, "/", name, ".yaml"),
-      cat("loss: ", loss, "\noptimizer: {kind: adamw, lr: 0.001}\nbatch: {global: 16}\nbind: {batch: ",
-          name == "dropout" ? 16 : 4, "}\n", name == "untied" ? "" : "clip_grad_norm: 1.0\n"));
+  const std::string optimizer =
+      name == "muon" ? "{kind: muon, lr: 0.001, adamw: {match: ['*wte*', '*wpe*']}}" : "{kind: adamw, lr: 0.001}";
+  return write_file_atomically(cat(folder, "/", name, ".yaml"),
+                               cat("loss: ", loss, "\noptimizer: ", optimizer, "\nbatch: {global: 16}\nbind: {batch: ",
+                                   name == "dropout" ? 16 : 4, "}\n", name == "untied" ? "" : "clip_grad_norm: 1.0\n"));
 }
 
 // "pin tensor=2 like zero1 gpu sm_90" -> flags.
@@ -60,6 +61,7 @@ absl::Status write_field_models(const std::string& folder) {
   untied.layers = 2;
   odd.vocab = 61;
   moe.moe = MoeSpec{.experts = 4, .top_k = 2};
+  PARTITA_RETURN_IF_ERROR(write(folder, "muon", generate_gpt(small), loss));
   PARTITA_RETURN_IF_ERROR(write(folder, "untied", generate_gpt(untied), loss));
   PARTITA_RETURN_IF_ERROR(write(folder, "odd", generate_gpt(odd), loss));
   PARTITA_RETURN_IF_ERROR(write(folder, "moe", generate_gpt(moe), loss));
