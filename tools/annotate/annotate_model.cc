@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kConfiguration = "partita";
 
 // How a tensor of this shape lies on the ranks of a stage. Parts in time are one after the other on a device, which has
-// them all. None where ONNX has no words for it.
+// them all: a part of the dimension that no device splits. None where it is padded, for which ONNX has no words.
 std::optional<OnnxSharding> said(const Sharding& s, const Shape& shape, const Mesh& mesh, int stage_axis,
                                  int64_t stage) {
   OnnxSharding out;
@@ -25,13 +25,24 @@ std::optional<OnnxSharding> said(const Sharding& s, const Shape& shape, const Me
     std::vector<OnnxSharding::Part> parts;
     std::vector<std::vector<int>> own;
     int64_t size = 1, shards = 1;
-    for (const Piece& p : s.dims[d]) {
-      std::vector<int> devices = p.axes;
-      if (!devices.empty() && devices.back() == mesh.time) devices.pop_back();
-      if (mesh.time >= 0 && std::count(devices.begin(), devices.end(), mesh.time) > 0) return std::nullopt;
-      parts.push_back({p.size, mesh.ways(devices)});
-      size *= p.size, shards *= parts.back().shards;
+    auto add = [&](int64_t extent, std::vector<int> devices) {
+      parts.push_back({extent, mesh.ways(devices)});
+      shards *= parts.back().shards;
       own.push_back(std::move(devices));
+    };
+    for (const Piece& p : s.dims[d]) {
+      const auto time = mesh.time < 0 ? p.axes.end() : std::find(p.axes.begin(), p.axes.end(), mesh.time);
+      std::vector<int> before(p.axes.begin(), time);
+      int64_t left = p.size;
+      size *= p.size;
+      if (time != p.axes.end() && time + 1 != p.axes.end()) {
+        const int64_t outer = mesh.ways(before), times = mesh.axes[static_cast<size_t>(mesh.time)].size;
+        if (outer > 1) add(outer, before);
+        add(times, {});
+        left /= outer * times;
+        before.assign(time + 1, p.axes.end());
+      }
+      add(left, std::move(before));
     }
     if (size != shape[d]) return std::nullopt;
     if (shards == 1) continue;

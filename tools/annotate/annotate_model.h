@@ -11,7 +11,7 @@ namespace partita {
 
 struct AnnotatedModel {
   int64_t nodes = 0;   // that have annotations
-  int64_t unsaid = 0;  // tensors that lie as ONNX cannot say: padded, or in parts that are not consecutive
+  int64_t unsaid = 0;  // tensors that lie as ONNX cannot say: padded
 };
 
 // Writes the model that was planned to `output`, with how each tensor lies on the devices under the layout, whose pins

@@ -235,8 +235,7 @@ absl::StatusOr<Plan> run(const Flags& flags) {
   if (!flags.annotated.empty()) {
     PARTITA_ASSIGN_OR_RETURN(const AnnotatedModel a, annotate_model(*p, chosen.layout, flags.annotated));
     if (!flags.quiet && a.unsaid > 0)
-      std::fprintf(stderr,
-                   "note: how %lld tensors lie cannot be said in ONNX (padded, or parts that are not consecutive)\n",
+      std::fprintf(stderr, "note: how %lld tensors lie cannot be said in ONNX: they are padded\n",
                    static_cast<long long>(a.unsaid));
   }
   if (flags.json) {

@@ -48,7 +48,6 @@ bool router_counted_twice(std::vector<LocalProgram>& stages);
 bool experts_mixed(std::vector<LocalProgram>& stages);
 bool balance_of_own_tokens(std::vector<LocalProgram>& stages);
 bool stale_gather(std::vector<LocalProgram>& stages);
-bool update_of_first_part(std::vector<LocalProgram>& stages);
 bool mean_of_own_tokens(std::vector<LocalProgram>& stages);
 bool last_micro_batch_alone(std::vector<LocalProgram>& stages);
 bool gradient_not_reset(std::vector<LocalProgram>& stages);
@@ -71,6 +70,7 @@ bool other_peer(verifier::Bundle& bundle);
 bool one_slot(verifier::Bundle& bundle);
 bool stale_stash(verifier::Bundle& bundle);
 bool same_samples(verifier::Bundle& bundle);
+bool update_of_first_part(verifier::Bundle& bundle);
 bool other_first_values(verifier::Bundle& bundle);
 bool other_group(verifier::Bundle& bundle);
 }  // namespace field

@@ -231,12 +231,6 @@ bool stale_gather(Stages& s) {
   return false;
 }
 
-bool update_of_first_part(Stages& s) {
-  const Graph& g = s[0].graph;
-  return first_part(
-      s[0].graph, [&](const Node& n) { return n.segment == Segment::kUpdate && is_float(g.type(n.inputs[0]).dtype); });
-}
-
 // Each rank divides by the number of its own tokens.
 bool mean_of_own_tokens(Stages& s) {
   Graph& g = s[0].graph;

@@ -163,6 +163,17 @@ bool same_samples(Bundle& b) {
   return any;
 }
 
+bool update_of_first_part(Bundle& b) {
+  bool any = false;
+  for (runtime::ProgramState& s : b.programs[0].program.states) {
+    for (auto& axes : s.placement.axes) {
+      any = any || !axes.empty();
+      axes.clear();
+    }
+  }
+  return any;
+}
+
 bool other_first_values(Bundle& b) {
   for (runtime::ProgramState& s : b.programs[0].program.states) {
     if (s.kind != StateKind::kParameter) continue;
