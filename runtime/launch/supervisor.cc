@@ -219,7 +219,10 @@ class Attempt {
         return {status_of_exit(code, cat("root cause: ", d.root_text())), step_of(views, d.root->rank),
                 was_killed(*d.root), 0, d.root->rank};
     }
-    return {status_of_exit(code, cat(who, " ended with code ", code))};
+    AttemptEnd end{status_of_exit(code, cat(who, " ended with code ", code))};
+    // Before any rank had a record of it: whoever was killed was the first to end.
+    if (job_.ranks > 0 && code == 128 + SIGKILL) end.rank = failed_->rank;
+    return end;
   }
 
   std::vector<FlightView> read_records() const {
