@@ -438,7 +438,8 @@ def test_8_bit_states_go_both_ways(images, tmp_path):
     again.train({("input" if k == "x" else k): v for k, v in images.items()}, 1)
     other = _AdamW8bit(module.parameters())
     again.optimizer_state_into(other, module)
-    assert not torch.equal(other.state[module[1].weight]["state1"], weight["state1"])  # went on from there
+    # It went on from there, with the same gradient: 0.9 m + 0.1 g, where m is 0.1 g to the rounding of its code.
+    torch.testing.assert_close(other.state[module[1].weight]["absmax1"], 1.9 * weight["absmax1"], rtol=2e-2, atol=0)
     assert other.state[module[1].bias]["step"] == 2 and "qmap1" in other.state[module[1].weight]
 
 
