@@ -5,7 +5,6 @@
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
-#include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "frontend/onnx/onnx_proto.h"
@@ -15,15 +14,6 @@ namespace {
 
 constexpr int kOldestVersion = 11;
 constexpr std::string_view kPinsKey = "partita.pins";
-
-absl::StatusOr<onnx::ModelProto> read_proto(const std::string& model) {
-  PARTITA_RETURN_IF_ERROR(load_onnx_model(model).status());  // checks the file
-  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(model));
-  onnx::ModelProto proto;
-  if (file.size() > INT32_MAX || !proto.ParseFromArray(file.bytes().data(), static_cast<int>(file.size())))
-    return absl::InvalidArgumentError(cat(quote(model, 1000), ": expected an ONNX model"));
-  return proto;
-}
 
 bool has_outside_weights(const onnx::ModelProto& proto) {
   return std::any_of(proto.graph().initializer().begin(), proto.graph().initializer().end(),
@@ -99,7 +89,8 @@ int64_t OnnxSharding::shards() const {
 absl::StatusOr<int64_t> write_device_annotations(const std::string& model, const std::string& output,
                                                  const OnnxDevices& devices) {
   namespace fs = std::filesystem;
-  PARTITA_ASSIGN_OR_RETURN(onnx::ModelProto proto, read_proto(model));
+  PARTITA_RETURN_IF_ERROR(load_onnx_model(model).status());  // checks the file
+  PARTITA_ASSIGN_OR_RETURN(onnx::ModelProto proto, read_model_proto(model));
   auto folder = [](const std::string& file) { return fs::weakly_canonical(fs::absolute(file)).parent_path(); };
   if (has_outside_weights(proto) && folder(model) != folder(output))
     return absl::InvalidArgumentError(cat(quote(output, 1000), ": the weights of ", quote(model, 1000),
@@ -148,7 +139,8 @@ absl::StatusOr<int64_t> write_device_annotations(const std::string& model, const
 }
 
 absl::StatusOr<OnnxDevices> read_device_annotations(const std::string& model) {
-  PARTITA_ASSIGN_OR_RETURN(const onnx::ModelProto proto, read_proto(model));
+  PARTITA_RETURN_IF_ERROR(load_onnx_model(model).status());  // checks the file
+  PARTITA_ASSIGN_OR_RETURN(const onnx::ModelProto proto, read_model_proto(model));
   if (proto.configuration().empty())
     return absl::NotFoundError(cat(quote(model, 1000),
                                    ": it says nothing of devices (no device configuration, ONNX IR ", kOldestVersion,

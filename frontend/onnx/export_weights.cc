@@ -5,7 +5,6 @@
 #include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/checksum.h"
-#include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "frontend/onnx/onnx_proto.h"
@@ -38,10 +37,7 @@ void point_to(onnx::TensorProto& tensor, const std::string& location, int64_t of
 absl::StatusOr<int64_t> write_onnx_with_weights(const std::string& model, const std::string& output,
                                                 const WeightValues& values) {
   PARTITA_ASSIGN_OR_RETURN(OnnxModel plain, load_onnx_model(model));  // checks the file
-  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(model));
-  onnx::ModelProto proto;
-  if (file.size() > INT32_MAX || !proto.ParseFromArray(file.bytes().data(), static_cast<int>(file.size())))
-    return absl::InvalidArgumentError(cat(quote(model, 1000), ": expected an ONNX model"));
+  PARTITA_ASSIGN_OR_RETURN(onnx::ModelProto proto, read_model_proto(model));
   const std::string location = std::filesystem::path(output).filename().string() + ".weights";
   const std::string weights = output + ".weights";
   PARTITA_ASSIGN_OR_RETURN(AtomicFile data, AtomicFile::create(weights));

@@ -393,6 +393,13 @@ absl::StatusOr<OnnxModel> load_onnx_model(const std::string& path) {
   return parse_onnx_model(file.text(), path);
 }
 
+absl::StatusOr<onnx::ModelProto> read_model_proto(const std::string& path) {
+  PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  onnx::ModelProto proto;
+  if (!parse(file.text(), proto)) return absl::InvalidArgumentError(cat(quote(path, 1000), ": expected an ONNX model"));
+  return proto;
+}
+
 absl::StatusOr<OnnxTensor> parse_onnx_tensor(std::string_view bytes, const std::string& path) {
   onnx::TensorProto proto;
   if (!parse(bytes, proto))

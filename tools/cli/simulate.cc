@@ -90,26 +90,20 @@ absl::StatusOr<Cluster> cluster_of(const Plan& plan) {
   return parse_cluster(plan.inputs.cluster, plan.inputs.cluster_path, library);
 }
 
-int64_t nodes_of(const Cluster& cluster) {
-  int64_t nodes = 0;
-  for (const DeviceGroup& g : cluster.groups) nodes += g.nodes;
-  return nodes;
-}
-
 // Plans for fewer nodes go on from the same states with the same batches, so that their steps are the plan's.
 absl::Status add_smaller_plans(const Flags& flags, const Plan& plan, FailingRun& run) {
   for (const std::string& file : flags.also) {
     PARTITA_ASSIGN_OR_RETURN(const Plan other, read_plan(file));
     PARTITA_ASSIGN_OR_RETURN(const Cluster cluster, cluster_of(other));
-    const int64_t nodes = nodes_of(cluster);
+    const FailingRun::Size size = failing_run(cluster, other.predicted.step_seconds, 1, 0, other.pin).sizes[0];
     if (other.inputs.model != plan.inputs.model || other.global_batch != plan.global_batch)
       return absl::InvalidArgumentError(cat(file, ": expected a plan of ", quote(plan.inputs.model), " with ",
                                             plan.global_batch, " samples a step, as ", flags.plan, ", found ",
                                             quote(other.inputs.model), " with ", other.global_batch));
-    if (nodes >= run.sizes[0].nodes)
+    if (size.nodes >= run.sizes[0].nodes)
       return absl::InvalidArgumentError(cat(file, ": expected a plan for fewer than the ", run.sizes[0].nodes,
-                                            " nodes of ", flags.plan, ", found ", nodes));
-    run.sizes.push_back({nodes, other.predicted.step_seconds});
+                                            " nodes of ", flags.plan, ", found ", size.nodes));
+    run.sizes.push_back(size);
   }
   std::sort(run.sizes.begin(), run.sizes.end(), [](const auto& a, const auto& b) { return a.nodes > b.nodes; });
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <queue>
 #include <utility>
 
@@ -82,13 +83,9 @@ class Player {
     lose_node();
   }
 
-  void add(const RunTimes& some) {
-    for (const auto& [name, time] : kRunTimes) out_.times.*time += some.*time;
-  }
-
   // The steps up to a checkpoint last once it is complete.
   void keep(double steps, const RunTimes& times) {
-    add(times);
+    for (const auto& [name, time] : kRunTimes) out_.times.*time += times.*time;
     lasting_ = steps, in_vain_ = 0;
   }
 
@@ -102,10 +99,9 @@ class Player {
       double complete, steps;
       RunTimes times;
     };
-    std::queue<Written> writing;  // at most one: the next waits for it
+    std::optional<Written> writing;  // the next checkpoint waits for it
     auto settle = [&](double time) {
-      while (!writing.empty() && writing.front().complete <= time)
-        keep(writing.front().steps, writing.front().times), writing.pop();
+      if (writing && writing->complete <= time) keep(writing->steps, writing->times), writing.reset();
     };
     while (true) {
       const bool slow = slow_from <= now_;
@@ -123,22 +119,22 @@ class Player {
       const double count = std::min(interval_, run_.steps - done);
       const double step = size.step_seconds * (slow ? run_.rates.straggler_slowdown : 1),
                    computed = now_ + count * step,
-                   end = std::max(computed, writing.empty() ? 0 : writing.front().complete) + run_.checkpoint_wait;
+                   end = std::max(computed, writing ? writing->complete : 0) + run_.checkpoint_wait;
       if (failure_ < end) {
         settle(failure_);
         double lost = failure_ - now_;
-        if (!writing.empty()) lost += writing.front().times.total();
+        if (writing) lost += writing->times.total();
         out_.times.lost += lost, now_ = failure_;
         return fail();
       }
       settle(end);
       done += count;
-      writing.push({end + run_.checkpoint_write,
-                    done,
-                    {.training = count * whole,
-                     .checkpoints = end - computed,
-                     .smaller = count * (size.step_seconds - whole),
-                     .slowed = count * (step - size.step_seconds)}});
+      writing = {end + run_.checkpoint_write,
+                 done,
+                 {.training = count * whole,
+                  .checkpoints = end - computed,
+                  .smaller = count * (size.step_seconds - whole),
+                  .slowed = count * (step - size.step_seconds)}};
       now_ = end;
       const bool found = slow && now_ >= slow_from + run_.rates.straggler_noticed;
       if (done < run_.steps && !found && largest() == &size) continue;
