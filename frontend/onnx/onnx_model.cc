@@ -396,7 +396,8 @@ absl::StatusOr<OnnxModel> load_onnx_model(const std::string& path) {
 absl::StatusOr<onnx::ModelProto> read_model_proto(const std::string& path) {
   PARTITA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   onnx::ModelProto proto;
-  if (!parse(file.text(), proto)) return absl::InvalidArgumentError(cat(quote(path, 1000), ": expected an ONNX model"));
+  if (file.size() > std::numeric_limits<int>::max() || !parse(file.text(), proto))
+    return absl::InvalidArgumentError(cat(quote(path, 1000), ": expected an ONNX model"));
   return proto;
 }
 
