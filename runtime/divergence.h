@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "base/kinds.h"
-#include "runtime/data/skipped_samples.h"
+#include "runtime/data/order/skipped_samples.h"
 #include "runtime/metrics/metrics.h"
 
 namespace partita::runtime {

@@ -44,9 +44,16 @@ absl::StatusOr<LossSpike> parse_loss_spike(const std::string& flag) {
 }  // namespace
 
 void RunFlags::add(CLI::App& app) {
-  app.add_option("--data", data,
-                 "where the samples are: an .npz with one array per input, a folder of .npy files, a token file "
-                 "(FILE:uint16 says the type of its ids), or any text (one byte a token)");
+  app.add_option(
+      "--data", data,
+      "where the samples are: an .npz with one array per input, a folder of .npy files, a token file "
+      "(FILE:uint16 says the type of its ids), any text (one byte a token), or shards: a folder with an index "
+      "that `partita data index` made, or s3://BUCKET/PREFIX");
+  app.add_option("--data-cache", cache.folder,
+                 "the folder for shards that are fetched from an object store; default: ~/.cache/partita/data");
+  app.add_option("--data-cache-bytes", cache.bytes,
+                 "how much of them, as 500GB: what was needed longest ago goes; default: 64 GiB")
+      ->transform(CLI::AsSizeValue(false));
   app.add_option("--steps", steps, "optimizer steps; default: as many as the data have")->check(CLI::NonNegativeNumber);
   app.add_option("--epochs", epochs, "passes over the data, where --steps does not say where to end")
       ->check(CLI::PositiveNumber);
@@ -182,6 +189,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
     PARTITA_RETURN_IF_ERROR(take_data_flag(data, o.data));
   }
   o.data.feed = feed;
+  o.data.cache = cache;
   if (!manifest["data"].contains("kind") && !o.data.path.empty()) o.data.kind = guess_data_kind(o.data.path);
   if (feed == nullptr && o.data.path.empty() && o.data.sources.empty() && o.data.kind != DataKind::kSynthetic) {
     return absl::InvalidArgumentError(
@@ -269,6 +277,8 @@ std::vector<std::string> RunFlags::arguments() const {
     if (!value.empty()) list.insert(list.end(), {flag, value});
   };
   say("--data", data);
+  say("--data-cache", cache.folder);
+  if (cache.bytes != DataCache().bytes) say("--data-cache-bytes", cat(cache.bytes));
   say("--save", save);
   say("--save-gradients", save_gradients);
   say("--profile", profile);
@@ -330,6 +340,7 @@ absl::Status RunFlags::add_evaluation(const BundleFiles& bundle, TrainOptions& o
     auto config = data_config_from_json(manifest.at("data"));
     if (!config.ok()) return config.status();
     o.evaluate.data = *std::move(config);
+    o.evaluate.data.cache = cache;
   } catch (const nlohmann::json::exception& e) {
     return absl::DataLossError(cat("evaluation settings: ", e.what()));
   }

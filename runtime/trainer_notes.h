@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/data/skipped_samples.h"
+#include "runtime/data/order/skipped_samples.h"
 
 namespace partita::runtime {
 

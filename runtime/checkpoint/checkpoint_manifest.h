@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
-#include "runtime/data/skipped_samples.h"
+#include "runtime/data/order/skipped_samples.h"
 #include "runtime/program/program.h"
 
 namespace partita::runtime {

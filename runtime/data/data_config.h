@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "base/index_bounds.h"
 #include "base/kinds.h"
+#include "runtime/data/shards/shard_store.h"
 
 namespace partita::runtime {
 
@@ -27,8 +28,8 @@ struct InputSpec {
 absl::StatusOr<DataKind> parse_data_kind(std::string_view name);
 // Our own names (u16) and NumPy's (uint16); kInvalid for anything else.
 DType parse_element_type(std::string_view name);
-// By the path's ending: .npz, .npy, .tar; a folder by what is in it: .npy, .tar, else images where it has folders;
-// anything else is tokens (.bin: u16, other files: their bytes).
+// By the path's ending: .npz, .npy, .tar; a folder by its index of shards, or by what is in it: .npy, .tar, else images
+// where it has folders; anything else is tokens (.bin: u16, other files: their bytes).
 DataKind guess_data_kind(std::string_view path);
 
 class SampleFeed;
@@ -59,6 +60,7 @@ struct DataConfig {
   bool pad_tail = false;
   std::map<std::string, int64_t> padding;
   int64_t prefetch = 2;  // batches read ahead, at least one
+  DataCache cache;       // of shards that are fetched; of this host, no part of a bundle
 
   // Tokens.
   int64_t sequence = 0;       // tokens of a window; 0 = as the graph's input has it

@@ -9,7 +9,6 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/data/permutation.h"
 
 namespace partita::runtime {
 namespace {
@@ -36,7 +35,7 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& conf
     case DataKind::kNpy:
       return open_npy_reader(config, inputs);
     case DataKind::kTokens:
-      return open_token_reader(config, inputs);
+      return is_sharded(config.path) ? open_sharded_reader(config, inputs) : open_token_reader(config, inputs);
     case DataKind::kRaw:
       return open_raw_reader(config, inputs);
     case DataKind::kSynthetic:
@@ -127,6 +126,7 @@ absl::StatusOr<DataKind> parse_data_kind(std::string_view name) {
 DataKind guess_data_kind(std::string_view path) {
   std::error_code ignored;
   if (path.ends_with(".tar")) return DataKind::kWebDataset;
+  if (const std::optional<DataKind> kind = kind_of_shards(std::string(path))) return *kind;
   if (!path.ends_with(".npy") && !std::filesystem::is_directory(path, ignored))
     return path.ends_with(".npz") ? DataKind::kNpz : DataKind::kTokens;
   // A folder with arrays is npy, whatever else it holds.
@@ -160,6 +160,7 @@ absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& c
                                           config.skip > 0 ? cat(", all of them skipped (skip: ", config.skip, ")") : "",
                                           "; at least 1 is needed"));
   }
+  source->order_ = SampleOrder(source->samples_, config.shuffle, source->reader_->shuffle_window(), config.seed);
   source->config_ = config;
   source->inputs_ = std::move(inputs);
   source->global_batch_ = global_batch;
@@ -241,14 +242,9 @@ absl::StatusOr<std::vector<std::string>> DataSource::locate(int64_t step) const 
   PARTITA_RETURN_IF_ERROR(check_steps(step, 1));
   std::vector<std::string> places;
   for (int64_t k = 0; k < valid_samples(step); ++k) {
-    const int64_t position = config_.sample_offset + step * global_batch_ + k;
-    if (samples_ == kUnlimited) {
-      places.push_back(reader_->locate(config_.skip + position));
-      continue;
-    }
-    const int64_t epoch = position / samples_, at = position % samples_;
-    const Permutation order(samples_, config_.seed, static_cast<uint64_t>(epoch));
-    places.push_back(cat("epoch ", epoch, ", ", reader_->locate(config_.skip + (config_.shuffle ? order(at) : at))));
+    const auto [epoch, sample, run] = order_.find(config_.sample_offset + step * global_batch_ + k, 1);
+    places.push_back(
+        cat(samples_ == kUnlimited ? "" : cat("epoch ", epoch, ", "), reader_->locate(config_.skip + sample)));
   }
   return places;
 }
@@ -257,17 +253,9 @@ absl::StatusOr<std::vector<std::string>> DataSource::locate(int64_t step) const 
 absl::Status DataSource::read_stream(int64_t position, int64_t count, int input, std::span<std::byte> out) const {
   const int64_t bytes = sample_bytes(inputs_[static_cast<size_t>(input)]);
   for (int64_t done = 0; done < count;) {
-    const int64_t epoch = (position + done) / samples_, at = (position + done) % samples_;
-    int64_t sample = at, run = std::min(count - done, samples_ - at);
-    if (config_.shuffle && samples_ != kUnlimited) {
-      const Permutation order(samples_, config_.seed, static_cast<uint64_t>(epoch));
-      sample = order(at);
-      int64_t same = 1;
-      while (same < run && order(at + same) == sample + same) ++same;
-      run = same;
-    }
+    const auto [epoch, sample, run] = order_.find(position + done, count - done);
     const auto part = out.subspan(static_cast<size_t>(done * bytes), static_cast<size_t>(run * bytes));
-    PARTITA_RETURN_IF_ERROR(reader_->read({config_.skip + sample, run, static_cast<uint64_t>(epoch)}, input, part));
+    PARTITA_RETURN_IF_ERROR(reader_->read({config_.skip + sample, run, epoch}, input, part));
     PARTITA_RETURN_IF_ERROR(check_values(config_.skip + sample, input, part));
     done += run;
   }

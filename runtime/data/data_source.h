@@ -11,11 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/data/data_config.h"
+#include "runtime/data/order/sample_order.h"
 #include "runtime/data/sample_reader.h"
 
 namespace partita::runtime {
 
-// The stream of samples is epoch after epoch, each a permutation of the samples when shuffled; step t takes the
+// The stream of samples is epoch after epoch, each in an order of its own when shuffled (SampleOrder); step t takes the
 // `global_batch` samples from sample_offset + t * global_batch on. Nothing is remembered between calls: a step's batch
 // depends only on the configuration and the step, whichever rank asks and wherever a run resumes.
 class DataSource {
@@ -47,6 +48,8 @@ class DataSource {
   // Samples [first, first + count) of a step's batch for one input, packed row-major in the input's dtype; `out` has
   // exactly that size. For an input that is not batched, its whole value whatever the range. Thread-safe.
   absl::Status fetch(int64_t step, int64_t first, int64_t count, int input, std::span<std::byte> out) const;
+  // A fetch() that waits for samples that are still to come ends soon, with Cancelled.
+  void give_up() const { reader_->give_up(); }
   // InvalidArgument where samples, of which the first has this number, hold what an input cannot: nan, or integers
   // beyond its bounds.
   absl::Status check_values(int64_t first, int input, std::span<const std::byte> samples) const;
@@ -60,6 +63,7 @@ class DataSource {
   std::vector<InputSpec> inputs_;
   std::vector<std::vector<std::byte>> padding_;  // one sample per input; empty without pad_tail
   std::unique_ptr<SampleReader> reader_;
+  SampleOrder order_;
   int64_t global_batch_ = 0, samples_ = 0;
 };
 

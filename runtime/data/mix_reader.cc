@@ -78,6 +78,15 @@ class MixReader : public SampleReader {
     }
     return total;
   }
+  // The widest of its sources' windows.
+  int64_t shuffle_window() const override {
+    int64_t window = 0;
+    for (const auto& s : sources_) window = std::max(window, s->shuffle_window());
+    return window;
+  }
+  void give_up() const override {
+    for (const auto& s : sources_) s->give_up();
+  }
   std::string describe() const override { return description_; }
   std::vector<std::string> told() const override {
     std::vector<std::string> all;
@@ -130,7 +139,9 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_mix_reader(const DataConfig& 
   std::vector<std::unique_ptr<SampleReader>> sources;
   std::vector<double> weights;
   for (const WeightedSource& s : config.sources) {
-    PARTITA_ASSIGN_OR_RETURN(auto source, open_reader(s.config, inputs));
+    DataConfig own = s.config;
+    own.cache = config.cache;
+    PARTITA_ASSIGN_OR_RETURN(auto source, open_reader(own, inputs));
     const int64_t samples = source->samples();
     if (samples == 0) {
       return absl::InvalidArgumentError(

@@ -24,6 +24,7 @@ Prefetcher::~Prefetcher() {
     stop_ = true;
   }
   changed_.notify_all();
+  source_->give_up();
   thread_.join();
 }
 

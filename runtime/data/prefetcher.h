@@ -33,7 +33,8 @@ class Prefetcher {
   // prefetchers may share a source.
   Prefetcher(std::shared_ptr<const DataSource> source, std::vector<SampleRange> ranges, int64_t first_step,
              int64_t end_step, int64_t depth = 2);
-  // Waits for the read in progress, at most one batch.
+  // Waits for the read in progress, at most one batch; one that waits for samples to come is given up, of all that
+  // share the source.
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;

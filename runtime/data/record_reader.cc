@@ -14,6 +14,7 @@
 #include "runtime/data/records/image_transform.h"
 #include "runtime/data/records/record_store.h"
 #include "runtime/data/sample_reader.h"
+#include "runtime/data/shards/sharded_store.h"
 #include "runtime/files/in_parallel.h"
 #include "runtime/files/npy.h"
 
@@ -59,13 +60,17 @@ class RecordReader : public SampleReader {
         workers_(config.workers > 0 ? config.workers : std::clamp<int64_t>(usable_processors(), 1, 8)) {}
 
   int64_t samples() const override { return store_->records(); }
+  int64_t shuffle_window() const override { return store_->shuffle_window(); }
+  void give_up() const override { store_->give_up(); }
   std::string describe() const override { return store_->describe(); }
   std::string locate(int64_t sample) const override { return store_->locate(sample); }
 
   std::vector<std::string> told() const override {
     std::vector<std::string> lines;
     const std::vector<std::string> classes = store_->classes();
-    lines.push_back(cat(store_->describe(), ": ", store_->records(), " samples",
+    const int64_t records = store_->records();
+    lines.push_back(cat(store_->describe(), ": ",
+                        records == kUnlimited ? std::string("as many samples as come") : cat(records, " samples"),
                         classes.empty() ? ""
                                         : cat(" of ", classes.size(), " classes, 0: ", quote(classes.front()), " to ",
                                               classes.size() - 1, ": ", quote(classes.back()))));
@@ -238,9 +243,10 @@ absl::StatusOr<Column> column_of(const RecordStore& store, const DataConfig& con
 
 absl::StatusOr<std::unique_ptr<SampleReader>> open_record_reader(const DataConfig& config,
                                                                  const std::vector<InputSpec>& inputs) {
-  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<RecordStore> store, config.kind == DataKind::kImages
-                                                                   ? open_image_folder(config.path)
-                                                                   : open_tar_store(config.path));
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<RecordStore> store,
+                           config.kind == DataKind::kImages ? open_image_folder(config.path)
+                           : is_sharded(config.path)        ? open_sharded_store(config.path, config.cache)
+                                                            : open_tar_store(config.path));
   if (store->records() == 0) return absl::InvalidArgumentError(cat(store->describe(), " holds no sample"));
   std::vector<Column> columns;
   for (const InputSpec& spec : inputs) {

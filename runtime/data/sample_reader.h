@@ -14,10 +14,9 @@
 #include "base/cat.h"
 #include "runtime/data/convert.h"
 #include "runtime/data/data_config.h"
+#include "runtime/data/records/record_store.h"
 
 namespace partita::runtime {
-
-constexpr int64_t kUnlimited = INT64_MAX;
 
 // Samples [first, first + count) of an epoch, whose number those that are drawn anew each time depend on.
 struct SampleRun {
@@ -30,6 +29,11 @@ class SampleReader {
   virtual ~SampleReader() = default;
   // Samples in the file, or kUnlimited.
   virtual int64_t samples() const = 0;
+  // Samples are shuffled among so many that follow one another, so that their files are not all needed at once; 0:
+  // among all.
+  virtual int64_t shuffle_window() const { return 0; }
+  // What waits for samples that are still to come ends soon.
+  virtual void give_up() const {}
   // "npz file 'x.npz'"
   virtual std::string describe() const = 0;
   // Where a sample is: "'ids.bin': sample 3, tokens 192 to 255".
@@ -55,6 +59,9 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_document_reader(const DataCon
                                                                    const std::vector<InputSpec>& inputs,
                                                                    const std::vector<ColumnRole>& roles,
                                                                    int64_t sequence);
+// Tokens in shards (runtime/data/shards); also the errors of ShardStore.
+absl::StatusOr<std::unique_ptr<SampleReader>> open_sharded_reader(const DataConfig& config,
+                                                                  const std::vector<InputSpec>& inputs);
 // Several sources by their weights.
 absl::StatusOr<std::unique_ptr<SampleReader>> open_mix_reader(const DataConfig& config,
                                                               const std::vector<InputSpec>& inputs);

@@ -8,7 +8,7 @@
 #include "base/mix64.h"
 #include "base/quote.h"
 #include "base/status.h"
-#include "runtime/data/permutation.h"
+#include "runtime/data/order/permutation.h"
 #include "runtime/data/sample_reader.h"
 
 namespace partita::runtime {

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "runtime/data/sample_reader.h"
 #include "runtime/data/token_stream.h"
+#include "runtime/data/token_windows.h"
 
 namespace partita::runtime {
 namespace {
@@ -24,17 +25,14 @@ struct Column {
 
 class TokenReader : public SampleReader {
  public:
-  TokenReader(TokenStream stream, int64_t sequence, int64_t vocabulary)
+  TokenReader(TokenStream stream, TokenWindows windows)
       : tokens_(std::move(stream.tokens)),
-        sequence_(sequence),
-        vocabulary_(vocabulary),
+        windows_(std::move(windows)),
+        sequence_(windows_.sequence),
         description_(std::move(stream.description)),
         told_(std::move(stream.told)) {}
 
-  int64_t samples() const override {
-    const int64_t usable = tokens_.shape[0] - (any_shift_ ? 1 : 0);
-    return usable < sequence_ ? 0 : usable / sequence_;
-  }
+  int64_t samples() const override { return windows_.count(tokens_.shape[0]); }
   std::string describe() const override { return description_; }
   std::string locate(int64_t sample) const override {
     return cat(description_, ": sample ", sample, ", tokens ", sample * sequence_, " to ",
@@ -57,7 +55,6 @@ class TokenReader : public SampleReader {
             cat(description_, " for graph input ", quote(spec.name), " ", convert.status().message()));
       column.convert = *convert;
       column.shift = role == ColumnRole::kLabels && shift ? 1 : 0;
-      any_shift_ |= column.shift != 0;
     } else {
       PARTITA_ASSIGN_OR_RETURN(column.constant, constant_sample(spec, role));
     }
@@ -83,15 +80,16 @@ class TokenReader : public SampleReader {
 
  private:
   absl::Status check_vocabulary(int64_t start, int64_t count) const {
-    if (vocabulary_ <= 0) return absl::OkStatus();
+    const int64_t vocabulary = windows_.vocabulary;
+    if (vocabulary <= 0) return absl::OkStatus();
     const int64_t size = dtype_size(tokens_.dtype);
     const bool is_signed = !is_unsigned(tokens_.dtype);
     for (int64_t i = 0; i < count; ++i) {
       uint64_t value = 0;
       std::memcpy(&value, tokens_.bytes.data() + (start + i) * size, static_cast<size_t>(size));
       const bool negative = is_signed && (value >> (8 * size - 1)) != 0;
-      if (negative || value >= static_cast<uint64_t>(vocabulary_)) {
-        return bad_token(start + i, cat("; the vocabulary has ", vocabulary_, " ids. Is the dtype (",
+      if (negative || value >= static_cast<uint64_t>(vocabulary)) {
+        return bad_token(start + i, cat("; the vocabulary has ", vocabulary, " ids. Is the dtype (",
                                         dtype_name(tokens_.dtype), ") right?"));
       }
     }
@@ -104,18 +102,16 @@ class TokenReader : public SampleReader {
   }
 
   NpyArray tokens_;
-  int64_t sequence_, vocabulary_;
+  const TokenWindows windows_;
+  const int64_t sequence_;
   std::string description_, told_;
   std::vector<Column> columns_;
-  bool any_shift_ = false;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config,
-                                                                const std::vector<InputSpec>& inputs) {
-  std::vector<ColumnRole> roles;
-  int64_t sequence = config.sequence;
+absl::StatusOr<TokenWindows> token_windows(const DataConfig& config, const std::vector<InputSpec>& inputs) {
+  TokenWindows windows{.sequence = config.sequence, .vocabulary = config.vocabulary};
   for (const InputSpec& spec : inputs) {
     PARTITA_ASSIGN_OR_RETURN(const ColumnRole role, column_role(config, spec.name));
     const bool known = role != ColumnRole::kUnknown && role != ColumnRole::kRandom &&
@@ -125,25 +121,31 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig
           cat("graph input ", quote(spec.name), ": what it takes from the token file ", quote(config.path, 1000),
               " is not clear; say so under data: columns: {input: input_ids|labels|position_ids|ones|zeros}"));
     }
-    if (role == ColumnRole::kInputIds && sequence == 0) sequence = sample_elements(spec);
-    roles.push_back(role);
+    if (role == ColumnRole::kInputIds && windows.sequence == 0) windows.sequence = sample_elements(spec);
+    windows.shifted = windows.shifted || (role == ColumnRole::kLabels && shifts_labels(config, spec.name));
+    const bool ids = role == ColumnRole::kInputIds || role == ColumnRole::kLabels;
+    if (config.vocabulary == 0 && ids && spec.bounds.known())
+      windows.vocabulary = windows.vocabulary == 0 ? spec.bounds.high : std::min(windows.vocabulary, spec.bounds.high);
+    windows.roles.push_back(role);
   }
-  if (sequence <= 0)
+  if (windows.sequence <= 0)
     return absl::InvalidArgumentError(
         cat("token file ", quote(config.path, 1000),
             ": no graph input takes the tokens, so the sequence length is not known; say in `columns` which one does"));
+  return windows;
+}
+
+absl::StatusOr<std::unique_ptr<SampleReader>> open_token_reader(const DataConfig& config,
+                                                                const std::vector<InputSpec>& inputs) {
+  PARTITA_ASSIGN_OR_RETURN(const TokenWindows windows, token_windows(config, inputs));
   DataConfig known = config;
-  for (size_t i = 0; i < inputs.size() && config.vocabulary == 0; ++i) {
-    const bool ids = roles[i] == ColumnRole::kInputIds || roles[i] == ColumnRole::kLabels;
-    if (ids && inputs[i].bounds.known())
-      known.vocabulary =
-          known.vocabulary == 0 ? inputs[i].bounds.high : std::min(known.vocabulary, inputs[i].bounds.high);
-  }
-  if (config.documents != DocumentMode::kJoin) return open_document_reader(known, inputs, roles, sequence);
+  known.vocabulary = windows.vocabulary;
+  if (config.documents != DocumentMode::kJoin)
+    return open_document_reader(known, inputs, windows.roles, windows.sequence);
   PARTITA_ASSIGN_OR_RETURN(TokenStream stream, open_token_stream(known));
-  auto reader = std::make_unique<TokenReader>(std::move(stream), sequence, known.vocabulary);
+  auto reader = std::make_unique<TokenReader>(std::move(stream), windows);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    PARTITA_RETURN_IF_ERROR(reader->add(inputs[i], roles[i], shifts_labels(config, inputs[i].name)));
+    PARTITA_RETURN_IF_ERROR(reader->add(inputs[i], windows.roles[i], shifts_labels(config, inputs[i].name)));
   }
   return reader;
 }

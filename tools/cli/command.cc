@@ -149,7 +149,10 @@ absl::Status check_words(const CLI::App& app, int argc, char** argv) {
                                           near.empty() ? "" : cat("; the nearest is ", quote(near)), "; `", line,
                                           " --help` lists all"));
   };
-  if (k < argc && argv[k][0] != '-' && !commands.empty()) {
+  const std::vector<const CLI::Option*> taken = verb->get_options();
+  const bool takes_word =
+      std::any_of(taken.begin(), taken.end(), [](const CLI::Option* o) { return o->get_positional(); });
+  if (k < argc && argv[k][0] != '-' && !commands.empty() && !takes_word) {
     std::vector<std::string> names;
     for (const CLI::App* c : commands) names.push_back(c->get_name());
     return unknown("command", argv[k], names);
@@ -158,7 +161,7 @@ absl::Status check_words(const CLI::App& app, int argc, char** argv) {
     const std::string_view word = std::string_view(argv[k]).substr(0, std::string_view(argv[k]).find('='));
     if (word.substr(0, 2) != "--" || verb->get_option_no_throw(std::string(word)) != nullptr) continue;
     std::vector<std::string> options;
-    for (const CLI::Option* o : verb->get_options())
+    for (const CLI::Option* o : taken)
       for (const std::string& name : o->get_lnames()) options.push_back(cat("--", name));
     return unknown("option", word, options);
   }

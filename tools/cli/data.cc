@@ -1,9 +1,12 @@
 #include <cstdio>
+#include <filesystem>
 
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/data/data_source.h"
+#include "runtime/data/index_shards.h"
 #include "runtime/execute/input_stage.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
@@ -14,7 +17,7 @@ namespace {
 
 struct Flags {
   std::string bundle, resume;
-  int64_t step = 0;
+  int64_t step = -1;
   runtime::RunFlags run;
 };
 
@@ -26,8 +29,40 @@ absl::Status is_of_the_package(const std::string& verb) {
           "'./tools/python[data]' (docs/python.md), and call the `partita` that it installs"));
 }
 
+struct IndexFlags {
+  std::string place, dtype;
+  int64_t window = 0;
+  bool more = false;
+};
+
+absl::Status make_index(const IndexFlags& flags) {
+  runtime::NewShards what{.complete = !flags.more, .window = flags.window};
+  if (!flags.dtype.empty()) {
+    what.dtype = runtime::parse_element_type(flags.dtype);
+    if (!is_integer(what.dtype))
+      return absl::InvalidArgumentError(
+          cat("--dtype ", quote(flags.dtype), " is no type of ids; expected uint8, uint16, int32, …"));
+  }
+  std::error_code ignored;
+  if (!flags.place.starts_with("s3://") && !std::filesystem::is_directory(flags.place, ignored))
+    return absl::NotFoundError(cat("folder ", quote(flags.place, 1000), " is not there"));
+  PARTITA_ASSIGN_OR_RETURN(const auto store,
+                           runtime::open_object_store(flags.place, runtime::read_environment(), nullptr));
+  PARTITA_ASSIGN_OR_RETURN(const runtime::ShardIndex index, runtime::update_shard_index(*store, what));
+  int64_t items = 0;
+  for (const runtime::Shard& s : index.shards) items += s.items;
+  std::printf(
+      "%s/%s: %zu shards, %lld %s%s\n", flags.place.c_str(), runtime::kShardIndexName, index.shards.size(),
+      static_cast<long long>(items), index.kind == DataKind::kTokens ? "tokens of " : "records",
+      cat(index.kind == DataKind::kTokens ? dtype_name(index.dtype) : "", index.complete ? "" : ", and more to come")
+          .c_str());
+  return absl::OkStatus();
+}
+
 absl::Status run(const Flags& flags) {
   PARTITA_RETURN_IF_ERROR(is_of_the_package(flags.bundle));
+  if (flags.bundle.empty() || flags.step < 0)
+    return absl::InvalidArgumentError("say which step of which bundle: partita data BUNDLE --step N");
   PARTITA_ASSIGN_OR_RETURN(const auto bundle, runtime::BundleFiles::open(flags.bundle, {}));
   PARTITA_ASSIGN_OR_RETURN(const runtime::TrainOptions options, flags.run.options(*bundle));
   PARTITA_ASSIGN_OR_RETURN(const std::vector<runtime::Program> programs, bundle->programs(runtime::kImageName));
@@ -72,11 +107,11 @@ absl::Status run(const Flags& flags) {
 void add_data(CLI::App& app, absl::Status& result) {
   auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("data",
-                                      "which samples, of which files, a step of training takes (`partita data "
+                                      "which samples, of which files, a step of training takes; `partita data index "
+                                      "PLACE` lists a dataset's shards (`partita data "
                                       "tokenize`, `inspect` and `mix` come with the Python package)");
-  verb->add_option("bundle", flags->bundle, "folder that `partita compile` wrote")->required();
+  verb->add_option("bundle", flags->bundle, "folder that `partita compile` wrote");
   verb->add_option("--step", flags->step, "the step, counted from 0 as in files of metrics")
-      ->required()
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--data", flags->run.data, "as in the run; default: the bundle's own data");
   verb->add_flag("--shuffle", flags->run.shuffle, "as in the run");
@@ -85,7 +120,22 @@ void add_data(CLI::App& app, absl::Status& result) {
                    "a checkpoint that the run went on from: it knows the place in the data, and what samples are left "
                    "out since a rollback");
   flags->run.only_warn();
-  verb->callback([flags, &result] { result = run(*flags); });
+  verb->callback([flags, verb, &result] {
+    if (verb->get_subcommands().empty()) result = run(*flags);
+  });
+
+  auto of_shards = std::make_shared<IndexFlags>();
+  CLI::App* index = verb->add_subcommand(
+      "index",
+      "write the index of a dataset in shards: each .bin, .npy or .tar that it does not list yet is read once");
+  index->add_option("place", of_shards->place, "a folder, or s3://BUCKET/PREFIX")->required();
+  index->add_option("--dtype", of_shards->dtype, "element type of raw ids, as uint16; others tell it themselves");
+  index
+      ->add_option("--window", of_shards->window,
+                   "runs with `shuffle` mix so many samples that follow one another; default: 65536")
+      ->check(CLI::PositiveNumber);
+  index->add_flag("--more", of_shards->more, "shards will be added: runs wait for them");
+  index->callback([of_shards, &result] { result = make_index(*of_shards); });
 }
 
 }  // namespace partita

@@ -13,6 +13,8 @@
 
 namespace partita::runtime {
 
+constexpr int64_t kUnlimited = INT64_MAX;  // samples or records: their end is not known
+
 // Bytes of a field, in what `owner` keeps mapped.
 struct FieldBytes {
   std::span<const std::byte> bytes;
@@ -22,7 +24,11 @@ struct FieldBytes {
 class RecordStore {
  public:
   virtual ~RecordStore() = default;
-  virtual int64_t records() const = 0;
+  virtual int64_t records() const = 0;  // or kUnlimited
+  // Records are shuffled among so many that follow one another; 0: among all.
+  virtual int64_t shuffle_window() const { return 0; }
+  // What waits for records that are still to come ends soon.
+  virtual void give_up() const {}
   virtual std::string describe() const = 0;
   // "'train/cat/1.jpg'"
   virtual std::string locate(int64_t record) const = 0;

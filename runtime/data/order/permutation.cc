@@ -1,4 +1,4 @@
-#include "runtime/data/permutation.h"
+#include "runtime/data/order/permutation.h"
 
 #include <bit>
 

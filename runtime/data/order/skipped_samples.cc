@@ -1,4 +1,4 @@
-#include "runtime/data/skipped_samples.h"
+#include "runtime/data/order/skipped_samples.h"
 
 #include <algorithm>
 
