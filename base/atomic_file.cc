@@ -121,7 +121,11 @@ void AtomicFile::discard() {
 
 absl::Status AtomicFile::reserve(int64_t bytes) {
   if (bytes <= 0) return absl::OkStatus();
-  int error = ::posix_fallocate(fd_, 0, bytes);
+  // Not posix_fallocate(), which writes into every block where the file system cannot do it.
+  int error = 0;
+  do {
+    error = ::fallocate(fd_, 0, 0, bytes) == 0 ? 0 : errno;
+  } while (error == EINTR);
   // File systems without preallocation still take a sparse file; a full disk then shows at the write.
   if ((error == EOPNOTSUPP || error == EINVAL) && ::ftruncate(fd_, bytes) == 0) error = 0;
   if (error == 0) return absl::OkStatus();

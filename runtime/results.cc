@@ -33,7 +33,7 @@ absl::Status save_gradients(const Executor& executor, Communicator* communicator
 }
 
 absl::Status save_parameters(const Executor& executor, Communicator* communicator, const std::string& path,
-                             bool optimizer) {
+                             bool optimizer, FlightRecorder* recorder) {
   std::vector<HeldTensor> tensors;
   PARTITA_RETURN_IF_ERROR(executor.fetch_states());
   for (const ProgramState& s : executor.program().states) {
@@ -41,7 +41,7 @@ absl::Status save_parameters(const Executor& executor, Communicator* communicato
     if (s.kind == StateKind::kParameter || s.kind == StateKind::kRunning || (of_optimizer && optimizer))
       tensors.push_back({s.name, s.operand.dtype, &s.placement, executor.memory(s.operand)});
   }
-  return save_tensors(path, tensors, executor.coordinates(), communicator);
+  return save_tensors(path, tensors, executor.coordinates(), communicator, recorder);
 }
 
 absl::Status write_profile(const Executor& executor, const std::string& path, bool tables) {

@@ -80,6 +80,11 @@ void RunFlags::add(CLI::App& app) {
       "where complete checkpoints are copied to while training goes on, and fetched from where --checkpoint's "
       "folder has less: a folder, or s3://BUCKET/PREFIX");
   app.add_option("--every", every, "steps from one checkpoint to the next")->check(CLI::PositiveNumber);
+  app.add_option("--mirror", mirror.every,
+                 "every so many steps, copy the states into another host's memory: a run that loses one host goes on "
+                 "from there")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--mirror-in", mirror.in, "the folder in each host's memory that holds the copies; default: /dev/shm");
   app.add_option("--keep", keep, "checkpoints to keep, the newest; 0: all")->check(CLI::NonNegativeNumber);
   app.add_option("--keep-best", keep_best, "keep this many of lowest evaluation loss besides")
       ->check(CLI::NonNegativeNumber);
@@ -290,6 +295,7 @@ std::vector<std::string> RunFlags::arguments() const {
   say("--checkpoint", checkpoint);
   say("--checkpoint-to", checkpoint_to);
   if (every > 0) say("--every", cat(every));
+  if (mirror.every > 0) list.insert(list.end(), {"--mirror", cat(mirror.every), "--mirror-in", mirror.in});
   say("--keep", cat(keep));
   if (keep_best > 0) say("--keep-best", cat(keep_best));
   if (audit > 0) say("--audit", cat(audit));
@@ -379,12 +385,13 @@ absl::StatusOr<CheckpointOptions> RunFlags::checkpoint_options() const {
                       .keep_best = keep_best,
                       .init = init,
                       .init_optimizer = init_optimizer,
-                      .renaming = renaming};
+                      .renaming = renaming,
+                      .mirror = mirror};
   if (resume) c.resume = resume->empty() ? "auto" : *resume;
   if (!checkpoint_to.empty()) c.environment = read_environment();
-  if (checkpoint.empty() && (every > 0 || keep_best > 0 || !checkpoint_to.empty()))
+  if (checkpoint.empty() && (every > 0 || keep_best > 0 || !checkpoint_to.empty() || mirror.every > 0))
     return absl::InvalidArgumentError(
-        "--every, --keep-best and --checkpoint-to say nothing without --checkpoint FOLDER");
+        "--every, --keep-best, --mirror and --checkpoint-to say nothing without --checkpoint FOLDER");
   if (init.empty() && init_optimizer.empty() && !(renaming.strip.empty() && renaming.add.empty()))
     return absl::InvalidArgumentError("--strip-prefix and --add-prefix say nothing without --init");
   if (checkpoint.empty() && c.resume == "auto")

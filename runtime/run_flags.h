@@ -39,6 +39,7 @@ struct RunFlags {
   std::string loss_spike;             // FACTOR[,WINDOW[,ACTION]], "off"; empty: likewise
   int find_bad_value = 600;           // seconds
   int64_t every = 0, audit = 0;
+  MirrorOptions mirror;
   int keep = 3, keep_best = 0;
   int64_t patience = 0;
   double min_gain = 0;

@@ -112,7 +112,8 @@ void hear_signals(const RunFlags& flags, Rank& rank) {
     record_stop(*rank.watch);
     if (const std::optional<int> lost = rank.watch->lost_peer())
       ::_exit(tell_end(absl::UnavailableError(cat("lost rank ", *lost)), rank.launch, *rank.watch, rank.console));
-    if (saves) return tell_stuck(rank, signal);
+    const bool started = rank.recorder->header().phase != Phase::kStart;
+    if (saves && started) return tell_stuck(rank, signal);
     const absl::Status told = absl::CancelledError(cat("told to stop by signal ", signal, "; ", rank.watch->where()));
     ::_exit(tell_end(told, rank.launch, *rank.watch, rank.console));
   });

@@ -85,16 +85,18 @@ class Trainer {
         if (options_.save_now != nullptr) options_.save_now->store(false);
       }
       if (stop) return told_to_stop(step + 1);
+      if (checkpoints_ && checkpoints_->mirror_is_due(step + 1)) PARTITA_RETURN_IF_ERROR(mirror(step + 1));
       ++step;
     }
     watch_.enter(Phase::kCheckpoint, taken_);
     if (checkpoints_) {
       PARTITA_RETURN_IF_ERROR(save_checkpoint(taken_));
       PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
-      PARTITA_RETURN_IF_ERROR(checkpoints_->finish_archive());
+      PARTITA_RETURN_IF_ERROR(checkpoints_->leave());
     }
     if (!options_.save.empty())
-      PARTITA_RETURN_IF_ERROR(save_parameters(executor_, communicator_, options_.save, options_.save_optimizer));
+      PARTITA_RETURN_IF_ERROR(
+          save_parameters(executor_, communicator_, options_.save, options_.save_optimizer, &watch_.recorder()));
     return write_profile(executor_, options_.profile, options_.profile_tables);
   }
 
@@ -113,7 +115,7 @@ class Trainer {
     PARTITA_RETURN_IF_ERROR(open_evaluator());
     const CheckpointOptions& c = options_.checkpoint;
     if (!c.folder.empty() || !c.resume.empty() || !c.init.empty() || !c.init_optimizer.empty()) {
-      PARTITA_ASSIGN_OR_RETURN(checkpoints_, Checkpointer::open(c, executor_, communicator_));
+      PARTITA_ASSIGN_OR_RETURN(checkpoints_, Checkpointer::open(c, executor_, communicator_, &watch_.recorder()));
       PARTITA_ASSIGN_OR_RETURN(std::optional<CheckpointManifest> from, checkpoints_->resume());
       PARTITA_RETURN_IF_ERROR(executor_.put_states());
       if (from) resume(*from);
@@ -126,7 +128,9 @@ class Trainer {
     if (first_rank() && first_ > 0 && first_ >= steps_)
       std::fprintf(stderr, "note: the checkpoint is of step %lld; no steps are left to run\n",
                    static_cast<long long>(first_));
-    if (options_.tell && first_rank()) tell_start();
+    const auto mirror = checkpoints_ ? checkpoints_->mirror_told() : "";
+    PARTITA_RETURN_IF_ERROR(mirror.status());
+    if (options_.tell && first_rank()) tell_start(*mirror);
     return absl::OkStatus();
   }
 
@@ -166,19 +170,13 @@ class Trainer {
   }
 
   // What the data are taken for, how far the run goes and where it begins.
-  void tell_start() const {
+  void tell_start(const std::string& mirror) const {
     for (const std::string& line : inputs_->source().told()) std::fprintf(stderr, "%s\n", line.c_str());
-    const int64_t samples = ramp_.samples(first_), tokens = inputs_->source().tokens_per_sample() * samples;
-    const CheckpointOptions& c = options_.checkpoint;
-    const std::string from =
-        first_ > 0 ? cat("; resumed at step ", first_, " from ", quote(c.resume == "auto" ? c.folder : c.resume, 1000))
-        : !c.init.empty() ? cat("; first values from ", quote(c.init, 1000))
-                          : "";
-    const int64_t left = std::max<int64_t>(0, steps_ - first_);
-    std::fprintf(stderr, "%s\n",
-                 cat(left, left == 1 ? " step of " : " steps of ", samples, samples == 1 ? " sample" : " samples",
-                     tokens > 0 ? cat(" (", tokens, " tokens)") : "", ramp_.changes(first_), from)
-                     .c_str());
+    if (!mirror.empty()) std::fprintf(stderr, "%s\n", mirror.c_str());
+    const int64_t samples = ramp_.samples(first_);
+    const std::string text = start_note(std::max<int64_t>(0, steps_ - first_), samples,
+                                        inputs_->source().tokens_per_sample() * samples, ramp_.changes(first_));
+    std::fprintf(stderr, "%s%s\n", text.c_str(), origin_note(first_, options_.checkpoint).c_str());
   }
 
   absl::Status open_evaluator() {
@@ -214,18 +212,12 @@ class Trainer {
     if (evaluator_ != nullptr)
       evaluator_->restore(number("best_evaluation_loss"),
                           static_cast<int64_t>(number("evaluations_without_gain").value_or(0)));
-    auto warn = [&](const char* what) {
-      if (first_rank())
-        std::fprintf(stderr, "warning: %s than in the run that wrote the checkpoint; results will differ\n", what);
-    };
-    if (from.data != describe_data(data_)) warn("the data or their order are others");
-    if (from.seed != options_.seed) warn("the seed is another");
-    if (from.samples_per_step != ramp_.samples(std::max<int64_t>(0, from.step - 1)))
-      warn("the global batch is another");
+    if (first_rank())
+      warn_of_changes(from, describe_data(data_), options_.seed, ramp_.samples(std::max<int64_t>(0, from.step - 1)));
   }
 
   // What ranks tell each other along with a step.
-  enum Flag : size_t { kStop, kDiverged, kWriting, kFailed, kArchiving, kSave };
+  enum Flag : size_t { kStop, kDiverged, kWriting, kFailed, kArchiving, kSave, kMirroring, kMirrorFailed };
   static constexpr int64_t kRollsBack = 1, kStops = 2;  // of kDiverged
 
   void begin_exchange() {
@@ -240,6 +232,8 @@ class Trainer {
     mine[kWriting] = progress.writing;
     mine[kFailed] = progress.failed;
     mine[kArchiving] = progress.archiving;
+    mine[kMirroring] = progress.mirroring;
+    mine[kMirrorFailed] = progress.mirror_failed;
     exchange_.begin(mine);
   }
 
@@ -252,7 +246,8 @@ class Trainer {
   // A checkpoint is complete before the step after it counts as done: so a run that is killed, at whatever moment, has
   // lost no more than the steps from one checkpoint to the next.
   absl::Status settle_checkpoint(StepMetrics& m, const ExchangedFlags& said) {
-    PARTITA_RETURN_IF_ERROR(checkpoints_->settle({said[kWriting], said[kFailed], said[kArchiving]}));
+    PARTITA_RETURN_IF_ERROR(
+        checkpoints_->settle({said[kWriting], said[kFailed], said[kArchiving], said[kMirroring], said[kMirrorFailed]}));
     if (checkpoints_->last_saved() != m.step) return absl::OkStatus();
     const Clock::time_point begin = Clock::now();
     watch_.enter(Phase::kCheckpoint, m.step);
@@ -320,7 +315,7 @@ class Trainer {
     const BatchOrder& order = bad < first_ ? order_before_ : order_;  // the batch may have changed since
     const SkippedSamples skip = order.samples_of(order.batch_of(bad));
     std::vector<SkippedSamples> skipped = order_.skipped();
-    watch_.enter(Phase::kCheckpoint, bad);
+    watch_.enter(Phase::kStart, bad);
     PARTITA_ASSIGN_OR_RETURN(CheckpointManifest from, checkpoints_->roll_back(what));
     if (nonfinite && options_.rolled_back != nullptr)
       options_.rolled_back({cat(options_.checkpoint.folder, "/", checkpoint_name(from.step)), bad,
@@ -332,10 +327,7 @@ class Trainer {
     from.skipped = std::move(skipped);
     resume(from);
     rolled_back_to_ = taken_ = first_;
-    if (first_rank())
-      std::fprintf(stderr, "note: %s; back to step %lld, and on without its samples, %lld to %lld of the stream\n",
-                   what.c_str(), static_cast<long long>(first_), static_cast<long long>(skip.first),
-                   static_cast<long long>(skip.first + skip.count - 1));
+    if (first_rank()) tell_rollback(what, first_, skip);
     PARTITA_RETURN_IF_ERROR(open_inputs());
     return first_;
   }
@@ -346,7 +338,7 @@ class Trainer {
       if (absl::Status last = checkpoints_->finish(); communicator_ != nullptr && !communicator_->failure().ok())
         return last;
       checkpoints_->mark_bad(what);
-      PARTITA_RETURN_IF_ERROR(checkpoints_->finish_archive());
+      PARTITA_RETURN_IF_ERROR(checkpoints_->leave());
       kept = cat("; the good checkpoints are in ", quote(options_.checkpoint.folder, 1000));
     }
     return diverged_error(cat(what, ": training ends", kept));
@@ -368,8 +360,9 @@ class Trainer {
   }
 
   absl::Status told_to_stop(int64_t taken) {
+    watch_.enter(Phase::kCheckpoint, taken - 1);
     PARTITA_RETURN_IF_ERROR(checkpoints_->finish());
-    PARTITA_RETURN_IF_ERROR(checkpoints_->finish_archive());
+    PARTITA_RETURN_IF_ERROR(checkpoints_->leave());
     return absl::CancelledError(cat("told to stop: the checkpoint of step ", taken, " is in ",
                                     quote(options_.checkpoint.folder, 1000), "; go on with --resume"));
   }
@@ -378,6 +371,17 @@ class Trainer {
     if (checkpoints_->last_saved() == taken) return absl::OkStatus();
     watch_.enter(Phase::kCheckpoint, taken - 1);
     if (auditor_ != nullptr && !auditor_->is_due(taken)) PARTITA_RETURN_IF_ERROR(auditor_->compare_replicas(taken));
+    PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
+    return checkpoints_->save(head_of(taken));
+  }
+
+  absl::Status mirror(int64_t taken) {
+    watch_.enter(Phase::kCheckpoint, taken - 1);
+    PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
+    return checkpoints_->mirror(head_of(taken));
+  }
+
+  CheckpointManifest head_of(int64_t taken) {
     CheckpointManifest head;
     head.model = program_.model;
     for (const MeshAxis& axis : program_.mesh)
@@ -389,15 +393,14 @@ class Trainer {
     head.samples_per_step = running_->program().samples_per_step;
     head.seed = options_.seed;
     head.data = describe_data(data_);
-    std::optional<double> loss = scalar("loss");
+    const std::optional<double> loss = scalar_output(*running_, "loss");
     if (loss && std::isfinite(*loss) && taken > first_) head.metrics["loss"] = *loss;
     if (evaluation_loss_ && std::isfinite(*evaluation_loss_)) head.metrics["evaluation_loss"] = *evaluation_loss_;
     if (evaluator_ != nullptr && evaluator_->best()) {
       head.metrics["best_evaluation_loss"] = *evaluator_->best();
       head.metrics["evaluations_without_gain"] = static_cast<double>(evaluator_->without_gain());
     }
-    PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
-    return checkpoints_->save(std::move(head));
+    return head;
   }
 
   absl::StatusOr<StepMetrics> train_step(int64_t step) {
@@ -420,8 +423,6 @@ class Trainer {
     if (checkpoint_seconds_ > 0) m.checkpoint_stall_seconds = std::exchange(checkpoint_seconds_, 0);
     return m;
   }
-
-  std::optional<double> scalar(std::string_view name) const { return scalar_output(*running_, name); }
 
   RankWatch& watch_;
   Executor& executor_;
@@ -486,8 +487,9 @@ absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communic
   absl::Status status = run();
   if (const absl::Status verdict = watch.verdict(); !status.ok() && !verdict.ok()) status = verdict;
   record_end(watch.recorder(), status);
-  // All ranks end alike where a run diverged: none has to be told, and some may be about to read the last message.
-  const bool agreed = status.ok() || exit_code_of(status) == ExitCode::kDiverged;
+  // All ranks end alike where a run diverged, or was told to stop: none has to be told, and some may be about to read
+  // the last message.
+  const bool agreed = status.ok() || exit_code_of(status) == ExitCode::kDiverged || absl::IsCancelled(status);
   if (!agreed && communicator != nullptr)
     communicator->abort(cat("rank ", communicator->rank(), ": ", status.message()));
   watch.leave();

@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <iterator>
 
+#include "base/cat.h"
+#include "base/quote.h"
+
 namespace partita::runtime {
 namespace {
 
@@ -21,6 +24,33 @@ bool tell_slow_checkpoint(const Checkpointer::Cost& cost, double waited, double 
                gigabytes, cost.seconds, gigabytes / cost.seconds, waited, 100 * waited / (interval + waited),
                std::ceil(waited / step / kLongWait), 100 * kLongWait);
   return true;
+}
+
+std::string start_note(int64_t steps, int64_t samples, int64_t tokens, const std::string& changes) {
+  return cat(steps, steps == 1 ? " step of " : " steps of ", samples, samples == 1 ? " sample" : " samples",
+             tokens > 0 ? cat(" (", tokens, " tokens)") : "", changes);
+}
+
+std::string origin_note(int64_t first_step, const CheckpointOptions& options) {
+  const bool newest = options.resume == "auto";
+  if (first_step > 0)
+    return cat("; resumed at step ", first_step, " from ", quote(newest ? options.folder : options.resume, 1000));
+  return options.init.empty() ? "" : cat("; first values from ", quote(options.init, 1000));
+}
+
+void warn_of_changes(const CheckpointManifest& from, const std::string& data, uint64_t seed, int64_t samples) {
+  const auto warn = [](const char* what) {
+    std::fprintf(stderr, "warning: %s than in the run that wrote the checkpoint; results will differ\n", what);
+  };
+  if (from.data != data) warn("the data or their order are others");
+  if (from.seed != seed) warn("the seed is another");
+  if (from.samples_per_step != samples) warn("the global batch is another");
+}
+
+void tell_rollback(const std::string& why, int64_t step, const SkippedSamples& skip) {
+  std::fprintf(stderr, "note: %s; back to step %lld, and on without its samples, %lld to %lld of the stream\n",
+               why.c_str(), static_cast<long long>(step), static_cast<long long>(skip.first),
+               static_cast<long long>(skip.first + skip.count - 1));
 }
 
 std::vector<SkippedSamples> skipped_besides(const std::vector<SkippedSamples>& all,

@@ -1,6 +1,7 @@
 // What the training loop tells and finds out on the side.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
@@ -11,6 +12,17 @@ namespace partita::runtime {
 // Where a run waits long for a checkpoint, says so on stderr, and how many steps apart they would cost little. `waited`
 // and `step`: seconds; `every`: steps. Whether it did.
 bool tell_slow_checkpoint(const Checkpointer::Cost& cost, double waited, double step, int64_t every);
+
+// "100 steps of 8 samples (1024 tokens)", and what `changes` says of later ones.
+std::string start_note(int64_t steps, int64_t samples, int64_t tokens, const std::string& changes);
+// Where the states of the first step came from; empty where they are a new model's.
+std::string origin_note(int64_t first_step, const CheckpointOptions& options);
+
+// Warns where the run that goes on has other data, another seed or batch than the one that wrote the checkpoint.
+void warn_of_changes(const CheckpointManifest& from, const std::string& data, uint64_t seed, int64_t samples);
+
+// That a run went back to a step, and goes on without some samples.
+void tell_rollback(const std::string& why, int64_t step, const SkippedSamples& skip);
 
 // Those of `all` that are not in `others`.
 std::vector<SkippedSamples> skipped_besides(const std::vector<SkippedSamples>& all,

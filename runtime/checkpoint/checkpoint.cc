@@ -24,6 +24,7 @@
 #include "runtime/checkpoint/module_files.h"
 #include "runtime/checkpoint/tensor_owners.h"
 #include "runtime/communicate/exchanges.h"
+#include "runtime/communicate/work_together.h"
 
 namespace partita::runtime {
 namespace {
@@ -31,11 +32,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kLockPatience = std::chrono::seconds(10);  // a run that was told to end may still be doing so
-constexpr auto kPoll = std::chrono::milliseconds(2);
 
 absl::Status already_holds(const std::string& place, int64_t step) {
   return absl::FailedPreconditionError(cat(quote(place, 1000), " already holds checkpoints, up to step ", step,
                                            "; say --resume to go on from there, or choose another folder"));
+}
+
+int64_t newest_step(const std::string& path) {
+  return checkpoint_step(fs::path(path).filename().string()).value_or(-1);
 }
 
 }  // namespace
@@ -47,20 +51,26 @@ struct Checkpointer::Lock {
   int fd;
 };
 
-Checkpointer::Checkpointer(const CheckpointOptions& options, const Executor& executor, Communicator* communicator)
-    : options_(options), executor_(executor), communicator_(communicator) {}
+Checkpointer::Checkpointer(const CheckpointOptions& options, const Executor& executor, Communicator* communicator,
+                           FlightRecorder* recorder)
+    : options_(options), executor_(executor), communicator_(communicator), recorder_(recorder) {}
 
 Checkpointer::~Checkpointer() = default;
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::open(const CheckpointOptions& options,
-                                                                 const Executor& executor, Communicator* communicator) {
-  std::unique_ptr<Checkpointer> c(new Checkpointer(options, executor, communicator));
+                                                                 const Executor& executor, Communicator* communicator,
+                                                                 FlightRecorder* recorder) {
+  std::unique_ptr<Checkpointer> c(new Checkpointer(options, executor, communicator, recorder));
   if (!options.folder.empty()) {
     PARTITA_RETURN_IF_ERROR(
         all_ok(communicator, c->is_first() ? c->lock_folder() : absl::OkStatus(), "opening the checkpoint folder"));
     PARTITA_RETURN_IF_ERROR(c->find_out_shared());
     if (!options.to.empty())
       PARTITA_RETURN_IF_ERROR(all_ok(communicator, c->open_archive(), "opening the place that checkpoints go on to"));
+    if (options.mirror.every > 0) {
+      PARTITA_ASSIGN_OR_RETURN(
+          c->mirror_, Mirror::open(options.mirror, options.folder, !options.resume.empty(), communicator, recorder));
+    }
   }
   if (!options.folder.empty() || !options.resume.empty() || !options.init.empty() || !options.init_optimizer.empty())
     PARTITA_RETURN_IF_ERROR(c->gather_tensors());
@@ -243,6 +253,12 @@ absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::resume() {
     if (listed.ok()) paths = *std::move(listed);
   }
   PARTITA_RETURN_IF_ERROR(all_ok(communicator_, found, "finding the checkpoint"));
+  if (mirror_ != nullptr && options_.resume == "auto") {
+    int64_t newest = is_first() && !paths.empty() ? newest_step(paths[0]) : -1;
+    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&newest, 1}, ReduceOp::kMax, "checkpoint: the newest"));
+    PARTITA_ASSIGN_OR_RETURN(std::string mirrored, mirror_->gather(newest));
+    if (!mirrored.empty() && is_first()) paths.insert(paths.begin(), std::move(mirrored));
+  }
   PARTITA_ASSIGN_OR_RETURN(auto manifest, load_first_of(std::move(paths), options_.resume == "auto"));
   if (!manifest) PARTITA_RETURN_IF_ERROR(start_from());
   return manifest;
@@ -250,6 +266,7 @@ absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::resume() {
 
 absl::StatusOr<CheckpointManifest> Checkpointer::roll_back(const std::string& why) {
   if (absl::Status before = finish(); communicator_ != nullptr && !communicator_->failure().ok()) return before;
+  if (mirror_ != nullptr) mirror_->drop();
   std::vector<std::string> good;
   if (is_first()) {
     mark_bad(why);
@@ -311,17 +328,22 @@ void Checkpointer::archive(int64_t step) {
       options_.to.c_str(), static_cast<long long>(options_.every), static_cast<long long>(step));
 }
 
-absl::Status Checkpointer::finish_archive() {
+absl::Status Checkpointer::leave() {
+  if (mirror_ != nullptr) mirror_->forget();
   if (archive_ == nullptr) return absl::OkStatus();
-  absl::Status status = archive_->finish();
+  return work_together(communicator_, "copying the last checkpoint", recorder_, [this] { return finish_archive(); });
+}
+
+absl::Status Checkpointer::finish_archive() {
+  absl::Status status = archive_->finish(recorder_);
   if (status.ok() && last_.ok() && last_saved_ >= 0 && archive_->copied() != last_saved_) {
     if (is_first())
       std::fprintf(stderr, "note: the checkpoint of step %lld goes to %s\n", static_cast<long long>(last_saved_),
                    options_.to.c_str());
     archive_->begin(last_saved_);
-    status = archive_->finish();
+    status = archive_->finish(recorder_);
   }
-  return all_ok(communicator_, status, "copying the last checkpoint");
+  return status;
 }
 
 absl::Status Checkpointer::start_from() {
@@ -346,18 +368,37 @@ absl::Status Checkpointer::start_from() {
   return load(*path, true, manifest);
 }
 
+absl::Status Checkpointer::mirror(CheckpointManifest head) {
+  head.tensors = tensors_;
+  return mirror_->save(std::move(head), held_states(), executor_.coordinates());
+}
+
+absl::StatusOr<std::string> Checkpointer::mirror_told() const {
+  if (mirror_ == nullptr) return "";
+  int64_t bytes = 0;
+  for (const HeldState& s : held_states()) bytes += s.owned ? static_cast<int64_t>(s.memory.size()) : 0;
+  return mirror_->told(bytes);
+}
+
 Checkpointer::Progress Checkpointer::progress() const {
-  const int64_t archiving = archive_ != nullptr && !archive_->idle();
-  if (writer_ == nullptr || committed_) return {.archiving = archiving};
-  if (!writer_->written()) return {.writing = 1, .archiving = archiving};
-  return {.failed = !writer_->status().ok(), .archiving = archiving};
+  Progress p{.archiving = archive_ != nullptr && !archive_->idle(),
+             .mirroring = mirror_ != nullptr && mirror_->busy(),
+             .mirror_failed = mirror_ != nullptr && mirror_->failed()};
+  if (writer_ == nullptr) return p;
+  p.writing = !writer_->written();
+  p.failed = p.writing == 0 && !committed_ && !writer_->status().ok();
+  return p;
 }
 
 absl::Status Checkpointer::settle(const Progress& all) {
-  if (writer_ == nullptr) return absl::OkStatus();
+  if (mirror_ != nullptr) PARTITA_RETURN_IF_ERROR(mirror_->settle(all.mirroring != 0, all.mirror_failed != 0));
+  return settle_writer(all);
+}
+
+absl::Status Checkpointer::settle_writer(const Progress& all) {
+  if (writer_ == nullptr || all.writing != 0) return absl::OkStatus();
   if (committed_) {
-    if (!writer_->written() && is_first()) return absl::OkStatus();
-    last_ = writer_->join();
+    last_ = writer_->status();
     if (!last_.ok()) warn(last_, writer_->manifest().step);
     if (last_.ok() && is_first()) {
       cost_ = {0, writer_->seconds()};
@@ -372,9 +413,8 @@ absl::Status Checkpointer::settle(const Progress& all) {
     committed_ = false;
     return absl::OkStatus();
   }
-  if (all.writing != 0) return absl::OkStatus();
   if (all.failed != 0) {
-    last_ = writer_->join();
+    last_ = writer_->status();
     if (!last_.ok()) warn(last_, writer_->manifest().step);
     if (last_.ok()) last_ = absl::UnavailableError("another rank could not write its part of the checkpoint");
     writer_->discard();
@@ -388,16 +428,13 @@ absl::Status Checkpointer::settle(const Progress& all) {
 }
 
 absl::Status Checkpointer::finish() {
-  while (writer_ != nullptr && !committed_) {
+  while (writer_ != nullptr) {
+    writer_->written_within(kTurn);
     const Progress mine = progress();
     int64_t all[] = {mine.writing, mine.failed, mine.archiving};
     PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, all, ReduceOp::kMax, "checkpoint: what the ranks say"));
-    PARTITA_RETURN_IF_ERROR(settle({all[0], all[1], all[2]}));
-    if (writer_ != nullptr && !committed_) std::this_thread::sleep_for(kPoll);
-  }
-  if (writer_ != nullptr) {
-    (void)writer_->join();  // settle() takes the status up
-    PARTITA_RETURN_IF_ERROR(settle({}));
+    if (mine.writing == 0 && recorder_ != nullptr) recorder_->progress();
+    PARTITA_RETURN_IF_ERROR(settle_writer({all[0], all[1], all[2]}));
   }
   return all_ok(communicator_, last_, "writing the checkpoint");
 }
@@ -408,7 +445,7 @@ absl::Status Checkpointer::save(CheckpointManifest head) {
   head.ranks = communicator_ == nullptr ? 1 : communicator_->size();
   head.tensors = tensors_;
   const int64_t step = head.step;
-  auto writer = std::make_unique<CheckpointWriter>(options_.folder, shared_, communicator_, copy_);
+  auto writer = std::make_unique<CheckpointWriter>(options_.folder, shared_, communicator_, copy_, recorder_);
   last_ = writer->begin(std::move(head), held_states(), executor_.coordinates());
   if (!last_.ok()) {
     if (communicator_ != nullptr && !communicator_->failure().ok()) return last_;

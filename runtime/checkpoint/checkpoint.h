@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/checkpoint_archive.h"
 #include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/mirror.h"
 #include "runtime/checkpoint/module_names.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/execute/executor.h"
@@ -32,18 +33,21 @@ struct CheckpointOptions {
   // safetensors file or folder; and the states of its optimizer, a safetensors file. A module's names come of ours so.
   std::string init, init_optimizer;
   Renaming renaming;
+  MirrorOptions mirror = {};
 };
 
 class Checkpointer {
  public:
   // Collective. FailedPrecondition where the folder holds checkpoints and the run does not resume, or another run
-  // writes there. `executor` and `communicator` (null: one rank) outlive it.
+  // writes there. `executor`, `communicator` (null: one rank) and `recorder` (may be null) outlive it.
   static absl::StatusOr<std::unique_ptr<Checkpointer>> open(const CheckpointOptions& options, const Executor& executor,
-                                                            Communicator* communicator);
+                                                            Communicator* communicator,
+                                                            FlightRecorder* recorder = nullptr);
   ~Checkpointer();
 
   // Collective. Loads the states, and gives the checkpoint's manifest, where the options name one that is there. With
-  // "auto", bad and damaged ones are passed over with a warning; DataLoss when all are.
+  // "auto", bad and damaged ones are passed over with a warning, DataLoss when all are; and mirrored states are taken
+  // where they are newer.
   absl::StatusOr<std::optional<CheckpointManifest>> resume();
 
   // Collective: the states are again those of the newest good checkpoint in the folder, whose manifest it gives; those
@@ -60,18 +64,25 @@ class Checkpointer {
   struct Progress {
     int64_t writing = 0, failed = 0;
     int64_t archiving = 0;  // an earlier one goes on to its slower place
+    int64_t mirroring = 0, mirror_failed = 0;
   };
   Progress progress() const;
   absl::Status settle(const Progress& all);
 
   bool is_due(int64_t steps_taken) const { return options_.every > 0 && steps_taken % options_.every == 0; }
+  bool mirror_is_due(int64_t steps_taken) const { return mirror_ != nullptr && mirror_->is_due(steps_taken); }
+  // Collective: begins to copy the states into other hosts' memory (mirror.h).
+  absl::Status mirror(CheckpointManifest head);
+  // Collective: what that costs; empty where nothing is mirrored.
+  absl::StatusOr<std::string> mirror_told() const;
   // Collective: copies the states and goes on. Waits for the checkpoint before, if that is still being written. A
   // checkpoint that cannot be written is warned of, not an error: the ones before are kept.
   absl::Status save(CheckpointManifest head);
   // Collective: waits for the last checkpoint. Its error, if it was not written.
   absl::Status finish();
-  // Collective, after finish(): waits until the last checkpoint has gone on to its slower place, where there is one.
-  absl::Status finish_archive();
+  // Collective, after finish(), when the run ends: waits until the last checkpoint has gone on to its slower place,
+  // where there is one. Mirrored states are of no more use.
+  absl::Status leave();
   int64_t last_saved() const { return last_saved_; }
   // On the first rank, once for each checkpoint that is complete: what it took.
   struct Cost {
@@ -85,7 +96,8 @@ class Checkpointer {
 
  private:
   struct Lock;
-  Checkpointer(const CheckpointOptions& options, const Executor& executor, Communicator* communicator);
+  Checkpointer(const CheckpointOptions& options, const Executor& executor, Communicator* communicator,
+               FlightRecorder* recorder);
   bool is_first() const { return communicator_ == nullptr || communicator_->rank() == 0; }
   absl::Status lock_folder();
   absl::Status find_out_shared();
@@ -97,16 +109,19 @@ class Checkpointer {
   // The first rank's list of folders, until one loads; its manifest, or nothing where the list is empty.
   absl::StatusOr<std::optional<CheckpointManifest>> load_first_of(std::vector<std::string> paths, bool pass_damaged);
   absl::Status open_archive();
+  absl::Status finish_archive();
   // Makes a checkpoint of the folder appear there that the archive has.
   absl::Status bring(const std::string& path);
   void archive(int64_t step);
   void judge(int64_t step, CheckpointVerdict verdict, const std::string& why);
   void prune() const;
   void warn(const absl::Status& why, int64_t step);
+  absl::Status settle_writer(const Progress& all);
 
   const CheckpointOptions options_;
   const Executor& executor_;
   Communicator* const communicator_;
+  FlightRecorder* const recorder_;
   bool shared_ = true;
   std::unique_ptr<Lock> lock_;
   std::vector<CheckpointTensor> tensors_;  // of all ranks
@@ -114,6 +129,7 @@ class Checkpointer {
   RegionMemory copy_;        // of the states, as they were
   std::unique_ptr<CheckpointWriter> writer_;  // set while one is written
   std::unique_ptr<CheckpointArchive> archive_;
+  std::unique_ptr<Mirror> mirror_;
   bool archives_ = false, told_behind_ = false;  // the one being written goes on; not all do
   bool committed_ = false;                       // it waits for nothing but the first rank's rename
   int64_t last_saved_ = -1, last_good_ = -1;     // of the newest checkpoint; up to which they are good

@@ -26,6 +26,8 @@ namespace fs = std::filesystem;
 constexpr int kLastTries = 3;  // when a run waits for its end
 constexpr double kLongestPause = 60, kPollOthers = 0.1;
 constexpr auto kPatience = std::chrono::minutes(2);  // for other ranks' parts
+constexpr auto kLook = std::chrono::milliseconds(100);
+constexpr auto kLongestCopy = std::chrono::minutes(30);
 constexpr const char* kCopied = ".copied";
 
 std::string name_of(CheckpointVerdict verdict) { return verdict == CheckpointVerdict::kGood ? "good" : "bad"; }
@@ -143,12 +145,18 @@ void CheckpointArchive::push(const Job& job) {
 
 void CheckpointArchive::judge(int64_t step) { push({step, true}); }
 
-absl::Status CheckpointArchive::finish() {
+absl::Status CheckpointArchive::finish(FlightRecorder* recorder) {
   std::unique_lock lock(mutex_);
   last_ = true;
   failed_ = 0;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return jobs_.empty() || failed_ >= kLastTries; });
+  auto since = std::chrono::steady_clock::now();
+  size_t left = jobs_.size();
+  while (!changed_.wait_for(lock, kLook, [&] { return jobs_.empty() || failed_ >= kLastTries; })) {
+    const auto now = std::chrono::steady_clock::now();
+    if (std::exchange(left, jobs_.size()) != jobs_.size()) since = now;
+    if (recorder != nullptr && now - since < kLongestCopy) recorder->progress();
+  }
   last_ = false;
   return jobs_.empty() ? absl::OkStatus() : status_;
 }

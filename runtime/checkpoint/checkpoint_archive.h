@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/objects/object_store.h"
+#include "runtime/record/flight_recorder.h"
 
 namespace partita::runtime {
 
@@ -54,8 +55,9 @@ class CheckpointArchive {
   void begin(int64_t step);
   // A verdict was written beside the checkpoint's manifest.
   void judge(int64_t step);
-  // Until nothing is left to do, or three tries have failed: then the error.
-  absl::Status finish();
+  // Until nothing is left to do, or three tries have failed: then the error. The recorder (may be null) is told that
+  // this gets on, for up to half an hour of each copy.
+  absl::Status finish(FlightRecorder* recorder = nullptr);
 
  private:
   struct Job {

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/communicate/exchanges.h"
+#include "runtime/communicate/work_together.h"
 #include "runtime/files/in_parallel.h"
 #include "runtime/files/tensor_checksum.h"
 #include "runtime/program/placement.h"
@@ -65,8 +66,25 @@ void remove_checkpoint(const std::string& folder, int64_t step) {
 
 }  // namespace
 
-CheckpointWriter::~CheckpointWriter() {
-  if (thread_.joinable()) thread_.join();
+CheckpointWriter::CheckpointWriter(std::string folder, bool shared, Communicator* communicator, RegionMemory& copy,
+                                   FlightRecorder* recorder)
+    : folder_(std::move(folder)),
+      shared_(shared),
+      communicator_(communicator),
+      buffer_(copy),
+      got_on_([recorder] {
+        if (recorder != nullptr) recorder->progress();
+      }),
+      recorder_(recorder) {}
+
+void CheckpointWriter::start(absl::Status (CheckpointWriter::*work)()) {
+  work_ = std::async(std::launch::async, [this, work]() -> absl::Status {
+            try {
+              return (this->*work)();
+            } catch (const std::bad_alloc&) {
+              return absl::ResourceExhaustedError("no memory to write the checkpoint");
+            }
+          }).share();
 }
 
 std::string CheckpointWriter::partial() const { return partial_path(folder_, manifest_.step); }
@@ -87,20 +105,15 @@ absl::Status CheckpointWriter::begin(CheckpointManifest manifest, const std::vec
                                      std::span<const int64_t> coordinates) {
   manifest_ = std::move(manifest);
   begun_ = std::chrono::steady_clock::now();
-  absl::Status made = is_first() || !shared_ ? create() : absl::OkStatus();
-  if (made.ok()) made = with_context(copy_states(states, coordinates), "copying the states");
-  if (absl::Status all = all_ok(communicator_, made, "starting a checkpoint"); !all.ok()) {
-    discard();
-    return all;
-  }
-  thread_ = std::thread([this] {
-    try {
-      status_ = write_pieces();
-    } catch (const std::bad_alloc&) {
-      status_ = absl::ResourceExhaustedError("no memory to write the checkpoint");
-    }
-    written_.store(true, std::memory_order_release);
+  const absl::Status begun = work_together(communicator_, "starting a checkpoint", recorder_, [&]() -> absl::Status {
+    if (is_first() || !shared_) PARTITA_RETURN_IF_ERROR(create());
+    return with_context(copy_states(states, coordinates), "copying the states");
   });
+  if (!begun.ok()) {
+    discard();
+    return begun;
+  }
+  start(&CheckpointWriter::write_pieces);
   return absl::OkStatus();
 }
 
@@ -112,7 +125,7 @@ absl::Status CheckpointWriter::copy_states(const std::vector<HeldState>& states,
   auto each_piece = [&](auto&& visit) {
     for (const HeldState& s : states) {
       if (s.owned) owned_[s.tensor] = true;
-      if (!s.owned && shared_) continue;
+      if (!s.owned && (shared_ || owned_only_)) continue;
       const absl::Status walked = for_each_piece(*s.placement, coordinates, [&](const LogicalPiece& piece) {
         visit(s, piece,
               static_cast<size_t>(*element_count(piece.extent) * dtype_size(manifest_.tensors[s.tensor].dtype)));
@@ -141,7 +154,10 @@ absl::Status CheckpointWriter::copy_states(const std::vector<HeldState>& states,
     for (size_t k = 0; k < size; k += kCopied)
       copies.push_back([=] { std::memcpy(to + k, from + k, std::min(kCopied, size - k)); });
   });
-  in_parallel(kCopiers, copies.size(), [&](size_t k) { copies[k](); });
+  in_parallel(kCopiers, copies.size(), [&](size_t k) {
+    copies[k]();
+    got_on_();
+  });
   return absl::OkStatus();
 }
 
@@ -178,8 +194,8 @@ absl::Status CheckpointWriter::write_pieces() {
     tensors.push_back(p.tensor);
   }
   std::vector<uint64_t> words;
-  std::thread summing([&] { words = box_checksums(summed, kSummers); });
-  const absl::Status written = file_->write(boxes, kWriters);
+  std::thread summing([&] { words = box_checksums(summed, kSummers, got_on_); });
+  const absl::Status written = file_->write(boxes, kWriters, got_on_);
   summing.join();
   PARTITA_RETURN_IF_ERROR(written);
   std::vector<uint64_t> sums(manifest_.tensors.size(), 0);
@@ -190,18 +206,12 @@ absl::Status CheckpointWriter::write_pieces() {
 }
 
 absl::Status CheckpointWriter::commit() {
-  thread_.join();
   // One of the same step: damaged, or of a run that was taken up again further back.
   if (is_first() || !shared_) remove_checkpoint(folder_, manifest_.step);
   PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, sums_, ReduceOp::kSum, "checkpoint: checksums"));
   for (size_t k = 0; k < sums_.size(); ++k) manifest_.tensors[k].checksum = static_cast<uint64_t>(sums_[k]);
   if (shared_ && !is_first()) return absl::OkStatus();
-  written_.store(false, std::memory_order_release);
-  thread_ = std::thread([this] {
-    status_ = publish();
-    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
-    written_.store(true, std::memory_order_release);
-  });
+  start(&CheckpointWriter::publish);
   return absl::OkStatus();
 }
 
@@ -216,19 +226,15 @@ absl::Status CheckpointWriter::publish() {
   if (error && !fs::exists(cat(to, "/", kCheckpointManifest), ignored))
     return file_error("rename the finished checkpoint to", to, error.value());
   sync_folder(folder_);
+  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
   return absl::OkStatus();
 }
 
 void CheckpointWriter::discard() {
-  if (thread_.joinable()) thread_.join();
+  status().IgnoreError();
   file_.reset();
   std::error_code ignored;
   if (is_first() || !shared_) fs::remove_all(partial(), ignored);
-}
-
-absl::Status CheckpointWriter::join() {
-  if (thread_.joinable()) thread_.join();
-  return status_;
 }
 
 void prune_checkpoints(const std::string& folder, int keep, int keep_best, std::optional<int64_t> in_use) {

@@ -14,6 +14,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/checkpoint/tensor_owners.h"
+#include "runtime/communicate/work_together.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/program/placement.h"
 
@@ -160,12 +161,9 @@ absl::Status initialize_states(const Program& program, std::span<const int64_t> 
 }
 
 absl::Status save_tensors(const std::string& path, const std::vector<HeldTensor>& tensors,
-                          std::span<const int64_t> coordinates, Communicator* communicator) {
+                          std::span<const int64_t> coordinates, Communicator* communicator, FlightRecorder* recorder) {
   constexpr const char* kToken = "ranks";
-  bool alone = communicator == nullptr || communicator->size() == 1, creator = alone || communicator->rank() == 0;
-  auto barrier = [&](const char* label) {
-    return alone ? absl::OkStatus() : communicator->run({.kind = CollectiveKind::kBarrier, .label = label});
-  };
+  const bool alone = communicator == nullptr || communicator->size() == 1, creator = alone || communicator->rank() == 0;
   std::vector<TensorBox> boxes;
   for (const HeldTensor& t : tensors)
     boxes.push_back({{t.name, {}, {}, t.dtype, t.placement->logical, 0}, t.placement});
@@ -174,27 +172,34 @@ absl::Status save_tensors(const std::string& path, const std::vector<HeldTensor>
   for (const CheckpointTensor& t : owners.tensors) infos.push_back({t.name, t.dtype, t.shape});
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   std::unique_ptr<SafetensorsWriter> writer;
-  if (creator) {
-    PARTITA_ASSIGN_OR_RETURN(writer, SafetensorsWriter::create(path, std::move(infos), metadata, alone ? "" : kToken));
-    PARTITA_RETURN_IF_ERROR(barrier("save: created"));
-  } else {
-    PARTITA_RETURN_IF_ERROR(barrier("save: created"));
-    PARTITA_ASSIGN_OR_RETURN(writer, SafetensorsWriter::join(path, std::move(infos), metadata, kToken));
-  }
-  for (size_t k = 0; k < tensors.size(); ++k) {
-    const HeldTensor& t = tensors[k];
-    if (!owners.owned[k]) continue;
-    int64_t size = dtype_size(t.dtype);
-    PARTITA_RETURN_IF_ERROR(for_each_piece(*t.placement, coordinates, [&](const LogicalPiece& piece) -> absl::Status {
-      std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
-      pack_piece(piece, size, t.memory.data(), dense.data());
-      return writer->write(t.name, piece.offset, piece.extent, dense);
-    }));
-  }
-  if (!creator) PARTITA_RETURN_IF_ERROR(writer->finish());
-  PARTITA_RETURN_IF_ERROR(barrier("save: written"));
-  if (creator) PARTITA_RETURN_IF_ERROR(writer->finish());
-  return barrier("save: finished");
+  const auto create = [&]() -> absl::Status {
+    if (!creator) return absl::OkStatus();
+    PARTITA_ASSIGN_OR_RETURN(writer, SafetensorsWriter::create(path, infos, metadata, alone ? "" : kToken));
+    return absl::OkStatus();
+  };
+  const auto write_piece = [&](const HeldTensor& t, const LogicalPiece& piece) {
+    const int64_t size = dtype_size(t.dtype);
+    std::vector<std::byte> dense(static_cast<size_t>(*element_count(piece.extent) * size));
+    pack_piece(piece, size, t.memory.data(), dense.data());
+    if (recorder != nullptr) recorder->progress();
+    return writer->write(t.name, piece.offset, piece.extent, dense);
+  };
+  const auto write = [&]() -> absl::Status {
+    if (!creator) {
+      PARTITA_ASSIGN_OR_RETURN(writer, SafetensorsWriter::join(path, infos, metadata, kToken));
+    }
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      if (!owners.owned[k]) continue;
+      PARTITA_RETURN_IF_ERROR(for_each_piece(*tensors[k].placement, coordinates, [&](const LogicalPiece& piece) {
+        return write_piece(tensors[k], piece);
+      }));
+    }
+    return creator ? absl::OkStatus() : writer->finish();
+  };
+  PARTITA_RETURN_IF_ERROR(work_together(communicator, "save: created", recorder, create));
+  PARTITA_RETURN_IF_ERROR(work_together(communicator, "save: written", recorder, write));
+  return work_together(communicator, "save: finished", recorder,
+                       [&] { return creator ? writer->finish() : absl::OkStatus(); });
 }
 
 }  // namespace partita::runtime

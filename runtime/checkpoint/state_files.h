@@ -10,6 +10,7 @@
 #include "runtime/communicate/collective.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/program/program.h"
+#include "runtime/record/flight_recorder.h"
 
 namespace partita::runtime {
 
@@ -40,8 +41,9 @@ absl::Status initialize_states(const Program& program, std::span<const int64_t> 
                                const std::function<std::span<std::byte>(const Operand&)>& memory);
 
 // Writes one file from all ranks. A part that several ranks hold is written by one. Collective: every rank of the
-// communicator (null: one rank) calls it.
+// communicator (null: one rank) calls it. `recorder` (may be null) is told how it gets on.
 absl::Status save_tensors(const std::string& path, const std::vector<HeldTensor>& tensors,
-                          std::span<const int64_t> coordinates, Communicator* communicator);
+                          std::span<const int64_t> coordinates, Communicator* communicator,
+                          FlightRecorder* recorder = nullptr);
 
 }  // namespace partita::runtime

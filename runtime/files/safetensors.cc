@@ -253,7 +253,8 @@ absl::Status SafetensorsWriter::write(std::string_view name, std::span<const int
   return write({&box, 1}, 1);
 }
 
-absl::Status SafetensorsWriter::write(std::span<const BoxData> boxes, int threads) {
+absl::Status SafetensorsWriter::write(std::span<const BoxData> boxes, int threads,
+                                      const std::function<void()>& got_on) {
   std::vector<FileRun> runs;
   for (const BoxData& box : boxes) {
     PARTITA_ASSIGN_OR_RETURN(const Slot* slot, slot_of(box.name, box.offset, box.extent, box.data));
@@ -265,7 +266,7 @@ absl::Status SafetensorsWriter::write(std::span<const BoxData> boxes, int thread
           return absl::OkStatus();
         }));
   }
-  PARTITA_RETURN_IF_ERROR(write_runs(file_, std::move(runs), threads));
+  PARTITA_RETURN_IF_ERROR(write_runs(file_, std::move(runs), threads, got_on));
   for (const BoxData& box : boxes) slots_.find(box.name)->second.written += static_cast<int64_t>(box.data.size());
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -98,13 +99,13 @@ class SafetensorsWriter {
                      std::span<const std::byte> data);
   // The whole tensor.
   absl::Status write(std::string_view name, std::span<const std::byte> data);
-  // Many boxes at once, by so many threads (runtime/files/write_runs.h).
+  // Many boxes at once, by so many threads, which call `got_on` as they do (runtime/files/write_runs.h).
   struct BoxData {
     std::string name;
     std::vector<int64_t> offset, extent;
     std::span<const std::byte> data;
   };
-  absl::Status write(std::span<const BoxData> boxes, int threads);
+  absl::Status write(std::span<const BoxData> boxes, int threads, const std::function<void()>& got_on = {});
   // Flushes and, for the creator, renames into place. Without a token, FailedPrecondition when fewer bytes were written
   // than some tensor has.
   absl::Status finish();

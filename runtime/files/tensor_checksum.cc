@@ -41,7 +41,8 @@ uint64_t box_checksum(std::span<const int64_t> shape, std::span<const int64_t> o
   return sum;
 }
 
-std::vector<uint64_t> box_checksums(std::span<const ChecksumBox> boxes, int threads) {
+std::vector<uint64_t> box_checksums(std::span<const ChecksumBox> boxes, int threads,
+                                    const std::function<void()>& got_on) {
   constexpr int64_t kChunk = 1 << 20;  // elements, about
   // A box in parts along its first dimension of more than one, so that each part is packed, too.
   struct Part {
@@ -71,6 +72,7 @@ std::vector<uint64_t> box_checksums(std::span<const ChecksumBox> boxes, int thre
     sums[part.box] +=
         box_checksum(box.shape, offset, extent, box.element_bytes,
                      box.data.subspan(static_cast<size_t>(part.first) * row, static_cast<size_t>(part.count) * row));
+    if (got_on) got_on();
   });
   return {sums.begin(), sums.end()};
 }

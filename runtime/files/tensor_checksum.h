@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,7 +25,8 @@ struct ChecksumBox {
   int64_t element_bytes = 0;
   std::span<const std::byte> data;
 };
-// The words of each box, computed by so many threads.
-std::vector<uint64_t> box_checksums(std::span<const ChecksumBox> boxes, int threads);
+// The words of each box, computed by so many threads, which call `got_on` (may be empty) as they get on.
+std::vector<uint64_t> box_checksums(std::span<const ChecksumBox> boxes, int threads,
+                                    const std::function<void()>& got_on = {});
 
 }  // namespace partita::runtime

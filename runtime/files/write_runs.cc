@@ -59,11 +59,12 @@ class RunWriter {
   RunWriter(const RunWriter&) = delete;
   RunWriter& operator=(const RunWriter&) = delete;
 
-  absl::Status write(int threads) {
-    in_parallel(threads, blocks_.size(), [this](size_t k) {
+  absl::Status write(int threads, const std::function<void()>& got_on) {
+    in_parallel(threads, blocks_.size(), [&](size_t k) {
       if (failed_) return;
       AlignedMemory memory = take_memory();
       absl::Status status = write_block(blocks_[k], memory);
+      if (got_on && status.ok()) got_on();
       std::lock_guard lock(mutex_);
       memories_.push_back(std::move(memory));
       failed_ = failed_ || !status.ok();
@@ -147,8 +148,9 @@ class RunWriter {
 
 }  // namespace
 
-absl::Status write_runs(const AtomicFile& file, std::vector<FileRun> runs, int threads) {
-  return RunWriter(file, std::move(runs)).write(threads);
+absl::Status write_runs(const AtomicFile& file, std::vector<FileRun> runs, int threads,
+                        const std::function<void()>& got_on) {
+  return RunWriter(file, std::move(runs)).write(threads, got_on);
 }
 
 }  // namespace partita::runtime

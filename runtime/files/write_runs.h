@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,7 +21,9 @@ struct FileRun {
 // Writes runs that do not overlap, in any order, with so many threads at once. What is contiguous in the file for long
 // enough goes past the page cache in aligned blocks, where the file system can do that: memory is copied once less,
 // nothing that training needs is evicted, and the flush at the end finds little to do. Other bytes of the file are left
-// as they are. The first error of a block, ResourceExhausted on a full disk.
-absl::Status write_runs(const AtomicFile& file, std::vector<FileRun> runs, int threads);
+// as they are. `got_on` (may be empty) is called after each block, by the thread that wrote it. The first error of a
+// block, ResourceExhausted on a full disk.
+absl::Status write_runs(const AtomicFile& file, std::vector<FileRun> runs, int threads,
+                        const std::function<void()>& got_on = {});
 
 }  // namespace partita::runtime

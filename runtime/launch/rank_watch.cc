@@ -183,10 +183,14 @@ void RankWatch::look_at_time(int64_t now) {
   if (failed_ != 0 || own_ == nullptr) return;
   const Phase phase = h.phase;
   const int64_t waiting_since = h.waiting != 0 ? h.waiting_since.load() : 0;
-  const int64_t since = h.phase_since;
+  // A checkpoint takes as long as there is to write; what is limited is the time without progress.
+  const bool gets_on = phase == Phase::kCheckpoint;
+  const int64_t since = gets_on ? std::max(h.phase_since.load(), h.progress.load()) : h.phase_since.load();
   const milliseconds limit = limits_.of(phase);
-  const std::string what = cat("in the phase ", enum_name(phase));
-  if (waiting_since != 0) {
+  const std::string what = cat(gets_on ? "without progress " : "", "in the phase ", enum_name(phase));
+  // Ranks that write speak to each other all the time: a short wait is none.
+  const bool waits = waiting_since != 0 && (!gets_on || now - waiting_since > kQuiet);
+  if (waits) {
     warn(waiting_since, limits_.of_collective(phase), now, "at an operation between ranks");
   } else {
     warn(since, limit, now, what);
@@ -194,7 +198,7 @@ void RankWatch::look_at_time(int64_t now) {
   if (now - since < nanoseconds(limit)) return;
   const std::string text = cat("not done after ", std::chrono::duration<double>(limit).count(), " s ", what);
   // Who waits for another rank is not the cause.
-  end_run(waiting_since != 0 ? absl::UnavailableError(text) : absl::DeadlineExceededError(text));
+  end_run(waits ? absl::UnavailableError(text) : absl::DeadlineExceededError(text));
 }
 
 void RankWatch::warn(int64_t since, milliseconds limit, int64_t now, const std::string& what) {

@@ -49,7 +49,7 @@ milliseconds TimeLimits::measured(double least) const {
 milliseconds TimeLimits::of(Phase phase) const {
   if (const auto& fixed = fixed_.phases[static_cast<size_t>(phase)]) return from_seconds(*fixed);
   if (phase == Phase::kStart) return from_seconds(kStart);
-  return measured(phase == Phase::kData || phase == Phase::kStep ? kLeast : kLong);
+  return measured(phase == Phase::kEvaluation ? kLong : kLeast);
 }
 
 milliseconds TimeLimits::of_collective(Phase phase) const {

@@ -22,8 +22,8 @@ struct Timeouts {
 };
 
 // The limits in force: those that are fixed, else ten times the median step, at least 30 s for what a step is made of
-// and 30 minutes for checkpoints and evaluations; 10 minutes for the start, and at least that until some steps have
-// been measured.
+// and 30 minutes for evaluations; 10 minutes for the start, and at least that until some steps have been measured. A
+// checkpoint may take as long as it likes: its limit is the time without progress.
 class TimeLimits {
  public:
   explicit TimeLimits(const Timeouts& fixed) : fixed_(fixed) {}

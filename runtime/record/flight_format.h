@@ -61,11 +61,12 @@ struct FlightHeader {
   std::atomic<int32_t> end_code;  // exit code or signal
   std::atomic<int64_t> end_time;
   std::atomic<int64_t> names_bytes;
+  std::atomic<int64_t> progress;  // when work that takes long last got on
   char message[2000] = {};
 };
 
 inline constexpr char kFlightMagic[8] = {'P', 'F', 'L', 'I', 'G', 'H', 'T', '1'};
-inline constexpr int32_t kFlightVersion = 1;
+inline constexpr int32_t kFlightVersion = 2;
 inline constexpr size_t kFlightEvents = 2048;  // a power of two
 inline constexpr size_t kFlightHeaderBytes = 4096;
 struct FlightSlot {

@@ -192,6 +192,8 @@ void FlightRecorder::enter(Phase phase, int64_t training_step) {
 
 void FlightRecorder::beat() { header_->heartbeat.store(flight_clock(), kRelaxed); }
 
+void FlightRecorder::progress() { header_->progress.store(flight_clock(), kRelaxed); }
+
 FlightEvent* FlightRecorder::begin_event(FlightEventKind kind, uint64_t& number) {
   number = header_->events.fetch_add(1, kRelaxed) + 1;
   FlightSlot& slot = slots_[(number - 1) % kFlightEvents];

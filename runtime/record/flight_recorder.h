@@ -36,6 +36,8 @@ class FlightRecorder {
 
   void enter(Phase phase, int64_t training_step);
   void beat();
+  // Work that takes long got on. From any thread.
+  void progress();
   // A step of a program begins: the first one's number and its own. Costs a look at the clock.
   void step(int32_t number, int32_t micro_batch);
   void idle();

@@ -2,12 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <set>
 #include <thread>
@@ -19,6 +17,7 @@
 #include "runtime/record/flight_view.h"
 #include "runtime/record/process.h"
 #include "tests/support/command.h"
+#include "tests/support/running.h"
 #include "tests/support/temp_folder.h"
 
 namespace partita {
@@ -30,58 +29,6 @@ using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-bool wait_until(const std::function<bool()>& condition, double seconds) {
-  const auto begin = Clock::now();
-  while (!condition()) {
-    if (seconds_since(begin) > seconds) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
-// A command under way, without a shell in between where it begins with `exec`.
-class Running {
- public:
-  Running(const std::string& command, std::string output) : output_(std::move(output)) {
-    id_ = ::fork();
-    if (id_ != 0) return;
-    ::setpgid(0, 0);
-    const std::string line = command + " > " + output_ + " 2>&1";
-    ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
-    ::_exit(127);
-  }
-  ~Running() { end(0); }
-  pid_t id() const { return id_; }
-  std::string text() const { return TempFolder::read(output_); }
-  // Exit code, 128 + signal; -1 where it runs.
-  int poll() {
-    int status = 0;
-    if (::waitpid(id_, &status, WNOHANG) != id_) return -1;
-    id_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  // Exit code, 128 + signal; -1 where it had not ended after so many seconds, and was killed.
-  int end(double seconds) {
-    int status = 0;
-    if (id_ <= 0) return -1;
-    const bool ended = wait_until([&] { return ::waitpid(id_, &status, WNOHANG) == id_; }, seconds);
-    if (!ended) {
-      ::kill(-id_, SIGKILL);
-      ::waitpid(id_, &status, 0);
-    }
-    id_ = -1;
-    if (!ended) return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
- private:
-  pid_t id_ = -1;
-  std::string output_;
-};
 
 struct RankProcess {
   int64_t id = 0, start = 0;
@@ -227,6 +174,36 @@ TEST_F(Faults, StoppedRank_IsWarnedOfAtHalfTime_ThenGivenUp) {
               ContainsRegex("warning: rank 1: [2-4][.0-9]* s at an operation between ranks: training step [0-9]+, in "
                             "[a-z_]+ .*, waiting for rank 0; given up after 4 s"));
   EXPECT_THAT(run_partita("autopsy " + logs).text, ContainsRegex("^root cause: rank 0 on host .* silent for"));
+}
+
+// Training itself may take its default of half a minute and more.
+TEST_F(Faults, RankStoppedWhileACheckpointIsWritten_IsMissedWithinItsTimeout) {
+  const std::string bundle = compile("--ranks 2 --like ddp", "1024,2048,64"), logs = out_ / "logs";
+  Running running(run(bundle, "--processes --every 1 --checkpoint " + (out_ / "checkpoints") + " --log-dir " + logs +
+                                  " --timeout checkpoint=3"),
+                  out_ / "output");
+  const std::vector<RankProcess> started = ranks(logs, 2, running);
+  const auto victim = FlightReader::open(runtime::flight_file(logs, 1)),
+             other = FlightReader::open(runtime::flight_file(logs, 0));
+  ASSERT_TRUE(victim.ok() && other.ok());
+  const auto writes = [](const auto& record) { return (*record)->header().phase == runtime::Phase::kCheckpoint; };
+  const auto caught = [&] {
+    if (!writes(victim)) return false;
+    ::kill(static_cast<pid_t>(started[1].id), SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (writes(victim) && writes(other)) return true;
+    ::kill(static_cast<pid_t>(started[1].id), SIGCONT);
+    return false;
+  };
+  ASSERT_TRUE(wait_until(caught, 60)) << running.text();
+  const auto begin = Clock::now();
+  EXPECT_EQ(running.end(20), 129);
+  EXPECT_GT(seconds_since(begin), 2);
+  EXPECT_LT(seconds_since(begin), 8);
+  EXPECT_TRUE(none_lives(started));
+  EXPECT_THAT(running.text(), ContainsRegex("root cause: rank 1 on host .* is stopped or hangs: silent for"));
+  EXPECT_THAT(TempFolder::read(logs + "/rank-0.log"),
+              ContainsRegex("warning: rank 0: [12][.0-9]* s at an operation between ranks: .*; given up after 3 s"));
 }
 
 // A terminal's Ctrl-C reaches the supervisor and all ranks.

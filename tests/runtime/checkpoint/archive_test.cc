@@ -67,13 +67,13 @@ TEST(CheckpointArchive, ABadOne_IsPassedOver) {
         if (!c.ok()) return c.status();
         for (int64_t step : {1, 2}) {
           fill(executor, static_cast<uint64_t>(step));
-          for (const absl::Status& s : {(*c)->save(head(step)), (*c)->finish(), (*c)->finish_archive()}) {
+          for (const absl::Status& s : {(*c)->save(head(step)), (*c)->finish(), (*c)->leave()}) {
             if (!s.ok()) return s;
           }
           if (step == 1) (*c)->mark_good(1, "test");
         }
         (*c)->mark_bad("test");
-        return (*c)->finish_archive();
+        return (*c)->leave();
       });
   ASSERT_TRUE(saved.ok()) << saved;
   EXPECT_TRUE(fs::exists(place / "step-000000000001/good"));
@@ -107,7 +107,7 @@ TEST(CheckpointArchive, FilesOfSeveralHosts_BecomeOne) {
         while (status.ok() && !writer.written()) std::this_thread::yield();
         if (status.ok()) status = communicator->run({.kind = CollectiveKind::kBarrier});
         if (status.ok()) status = writer.commit();
-        if (status.ok()) status = writer.join();
+        if (status.ok()) status = writer.status();
         if (!status.ok()) return status;
         auto archive = CheckpointArchive::open(
             {.folder = folder, .place = place.path(), .rank = communicator->rank(), .shared = false}, {});

@@ -69,7 +69,7 @@ TEST(Checkpoint, FilesOfTheirOwn_LoadUnderEachLayout) {
       // All ranks must have written before one commits.
       if (status.ok()) status = communicator->run({.kind = CollectiveKind::kBarrier});
       if (status.ok()) status = writer.commit();
-      return status.ok() ? writer.join() : status;
+      return status.ok() ? writer.status() : status;
     });
     ASSERT_TRUE(saved.ok()) << from.name << saved;
     for (const Layout& to : layouts()) {

@@ -180,7 +180,7 @@ inline absl::Status save(const Program& program, const CheckpointOptions& option
       if (auto s = (*c)->settle({(*all)[0], (*all)[1], (*all)[2]}); !s.ok()) return s;
     }
     if (auto s = (*c)->finish(); !s.ok()) return s;
-    return (*c)->finish_archive();
+    return (*c)->leave();
   });
 }
 

@@ -15,7 +15,8 @@ TEST(TimeLimits, FollowTheMedianStep_WithinTheirLeast) {
   EXPECT_EQ(limits.of(Phase::kData), milliseconds(40'000));
   EXPECT_EQ(limits.of_collective(Phase::kStep), milliseconds(40'000));
   EXPECT_EQ(limits.of(Phase::kStart), milliseconds(600'000));
-  EXPECT_EQ(limits.of_collective(Phase::kCheckpoint), milliseconds(1'800'000));
+  EXPECT_EQ(limits.of_collective(Phase::kCheckpoint), milliseconds(40'000));
+  EXPECT_EQ(limits.of_collective(Phase::kEvaluation), milliseconds(1'800'000));
   for (int k = 0; k < 100; ++k) limits.step_took(0.01);
   EXPECT_EQ(limits.of(Phase::kStep), milliseconds(30'000));
 }
