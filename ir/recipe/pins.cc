@@ -4,6 +4,7 @@
 
 #include "base/cat.h"
 #include "base/quote.h"
+#include "ir/recipe/block_ranges.h"
 #include "ir/recipe/yaml_fields.h"
 
 namespace partita {
@@ -70,6 +71,16 @@ absl::Status parse_bucket_bytes(const YamlNode& node, const std::string& path, P
   return absl::OkStatus();
 }
 
+// full, or {full: 0..3, mlp: [4, 6..7]}: of all blocks alike, or by block.
+absl::Status parse_recompute(const YamlNode& node, const std::string& path, PinRecipe& out) {
+  out.recompute_blocks.clear();
+  if (node.kind != YamlNode::Kind::kMapping) return choice(&PinRecipe::recompute)(node, path, out);
+  out.recompute.reset();
+  PARTITA_ASSIGN_OR_RETURN(out.recompute_blocks, parse_block_modes(node, path));
+  if (out.recompute_blocks.empty()) out.recompute = RecomputeMode::kNone;
+  return absl::OkStatus();
+}
+
 const Fields<PinRecipe>& pin_fields() {
   static const Fields<PinRecipe> kFields = {
       {"data", axis("data")},
@@ -84,7 +95,7 @@ const Fields<PinRecipe>& pin_fields() {
       {"bucket_bytes", parse_bucket_bytes},
       {"micro_batch", integer(&PinRecipe::micro_batch, 1)},
       {"sequence_parallel", boolean(&PinRecipe::sequence_parallel)},
-      {"recompute", choice(&PinRecipe::recompute)},
+      {"recompute", parse_recompute},
       {"offload", choice(&PinRecipe::offload)},
       {"schedule", choice(&PinRecipe::schedule)},
       {"interleave", integer(&PinRecipe::interleave, 1, 1024)},

@@ -7,6 +7,12 @@
 
 namespace partita {
 
+RecomputeMode Recipe::recompute_of(int32_t block) const {
+  if (pin.recompute_blocks.empty()) return pin.recompute.value_or(recompute);
+  const size_t b = static_cast<size_t>(block);
+  return b < pin.recompute_blocks.size() ? pin.recompute_blocks[b] : RecomputeMode::kNone;
+}
+
 std::optional<int64_t> PinRecipe::axis(const std::string& name) const {
   auto found = axes.find(name);
   if (found == axes.end()) return std::nullopt;

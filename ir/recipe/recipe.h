@@ -63,9 +63,11 @@ enum class Precision { kFp32, kTf32, kBf16, kFp16 };
 template <>
 inline constexpr auto kEnumNames<Precision> = name_table("fp32", "tf32", "bf16", "fp16");
 
-enum class RecomputeMode { kAuto, kNone, kSelective, kFull };
+// What of a repeated block is computed again in backward (passes/training/recompute.h).
+enum class RecomputeMode { kAuto, kNone, kSelective, kAttention, kMlp, kFull };
 template <>
-inline constexpr auto kEnumNames<RecomputeMode> = name_table("auto", "none", "selective", "full");
+inline constexpr auto kEnumNames<RecomputeMode> = name_table("auto", "none", "selective", "attention", "mlp", "full");
+inline constexpr size_t kRecomputeModes = static_cast<size_t>(RecomputeMode::kFull) + 1;
 
 // Attention as one kernel, of cuDNN's, of our own or of either; or as products and softmax.
 enum class AttentionKernel { kAuto, kCudnn, kOwn, kMath };
@@ -330,7 +332,8 @@ struct PinRecipe {
   BucketSizes bucket_bytes;                   // what it leaves open grows with the ranks, or is the planner's choice
   std::optional<int64_t> micro_batch;
   std::optional<bool> sequence_parallel;
-  std::optional<RecomputeMode> recompute;
+  std::optional<RecomputeMode> recompute;       // of all repeated blocks
+  std::vector<RecomputeMode> recompute_blocks;  // in its place, of each; of those after the last one: none
   std::optional<OffloadMode> offload;
   std::optional<PipelineSchedule> schedule;
   std::optional<int64_t> interleave;  // chunks per stage
@@ -368,6 +371,9 @@ struct Recipe {
   PinRecipe pin;
   std::map<std::string, std::string> names;  // name in the file -> name to use
   bool operator==(const Recipe&) const = default;
+
+  // Of a repeated block, by its number from 0; pins go before `recompute`.
+  RecomputeMode recompute_of(int32_t block) const;
 };
 
 // The schedule of a group whose rate is `lr` where the optimizer's is `base`: the same curve, scaled.

@@ -5,6 +5,7 @@
 
 #include "base/cat.h"
 #include "fmt/format.h"
+#include "ir/recipe/block_ranges.h"
 
 namespace partita {
 namespace {
@@ -252,7 +253,17 @@ std::string format_pins(const PinRecipe& p) {
     for (const BucketSize& s : sizes) by_ranks.add(cat(s.ranks), cat(s.bytes));
     m.add("bucket_bytes", by_ranks.text());
   }
-  m.add_if("sequence_parallel", p.sequence_parallel).add_if("recompute", p.recompute).add_if("offload", p.offload);
+  m.add_if("sequence_parallel", p.sequence_parallel).add_if("recompute", p.recompute);
+  if (!p.recompute_blocks.empty()) {
+    Mapping by_mode;
+    for (size_t m = static_cast<size_t>(RecomputeMode::kSelective); m < kRecomputeModes; ++m) {
+      const RecomputeMode mode = static_cast<RecomputeMode>(m);
+      const std::vector<std::string> ranges = block_ranges(p.recompute_blocks, mode);
+      by_mode.add_if(!ranges.empty(), enum_name(mode), list(ranges, [](const std::string& range) { return range; }));
+    }
+    m.add("recompute", by_mode.text());
+  }
+  m.add_if("offload", p.offload);
   m.add_if("schedule", p.schedule).add_if("interleave", p.interleave);
   m.add_if(!p.cuts.empty(), "cuts", names(p.cuts));
   m.add_if(!p.stages.empty(), "stages", list(p.stages, [&](const std::map<std::string, int64_t>& stage) {

@@ -1,5 +1,7 @@
 #include "partitioner/layout/layout.h"
 
+#include <algorithm>
+
 #include "base/cat.h"
 
 namespace partita {
@@ -46,6 +48,18 @@ std::string axes_text(int64_t data, int64_t tensor, int64_t pipeline, int64_t co
   return text.empty() ? "one device" : text;
 }
 
+// "full of 3 blocks, mlp of 1"
+std::string recompute_text(const std::vector<RecomputeMode>& blocks) {
+  std::string text;
+  for (size_t mode = kRecomputeModes; --mode > static_cast<size_t>(RecomputeMode::kNone);) {
+    const auto n = std::count(blocks.begin(), blocks.end(), static_cast<RecomputeMode>(mode));
+    if (n == 0) continue;
+    append(text, text.empty() ? "" : ", ", enum_name(static_cast<RecomputeMode>(mode)), " of ", n);
+    if (text.find("block") == std::string::npos) append(text, n == 1 ? " block" : " blocks");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string describe(const Layout& l) {
@@ -68,7 +82,11 @@ std::string describe(const Layout& l) {
   append(text, ", micro-batch ", l.micro_batch);
   if (l.pipeline > 1) append(text, ", ", enum_name(l.schedule));
   if (l.interleave > 1) append(text, " ", l.interleave);
-  if (l.recompute != RecomputeMode::kNone) append(text, ", recompute ", enum_name(l.recompute));
+  if (!l.recompute_blocks.empty()) {
+    append(text, ", recompute ", recompute_text(l.recompute_blocks));
+  } else if (l.recompute != RecomputeMode::kNone) {
+    append(text, ", recompute ", enum_name(l.recompute));
+  }
   if (l.offload != OffloadMode::kNone) append(text, ", offload ", enum_name(l.offload));
   if (!l.cuts.empty()) text += ", uneven stages";
   return text;
@@ -85,7 +103,8 @@ PinRecipe to_pins(const Layout& l) {
   p.reshard_after_forward = l.reshard_after_forward;
   if (l.micro_batch > 0) p.micro_batch = l.micro_batch;
   p.sequence_parallel = l.sequence_parallel;
-  p.recompute = l.recompute;
+  if (l.recompute_blocks.empty()) p.recompute = l.recompute;
+  p.recompute_blocks = l.recompute_blocks;
   p.offload = l.offload;
   p.schedule = l.schedule;
   p.interleave = l.interleave;

@@ -23,7 +23,8 @@ struct Layout {
   bool reshard_after_forward = true;  // ZeRO-3: parameters are gathered for each pass, not once a step
   int64_t micro_batch = 1;            // samples that a rank takes at once; 0: all that it has of a run of the graph
   bool sequence_parallel = false;     // Megatron's: sums over the tensor axis are scattered along positions
-  RecomputeMode recompute = RecomputeMode::kNone;
+  RecomputeMode recompute = RecomputeMode::kNone;  // of all repeated blocks
+  std::vector<RecomputeMode> recompute_blocks;     // in its place, of each; of those after the last one: none
   OffloadMode offload = OffloadMode::kNone;
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t interleave = 1;              // chunks of a pipeline's stage
@@ -50,6 +51,11 @@ struct Layout {
   int64_t first_rank(int64_t stage) const;
   // Ranks that take different samples.
   int64_t sample_ranks() const { return data * expert; }
+  // What is computed again of a repeated block, by its number.
+  RecomputeMode recompute_of(size_t block) const {
+    if (recompute_blocks.empty()) return recompute;
+    return block < recompute_blocks.size() ? recompute_blocks[block] : RecomputeMode::kNone;
+  }
   // Those of them that share one sharded copy: zero_group, or what it stands for where no cluster says how large nodes
   // are. Divides sample_ranks() where the layout is one.
   int64_t shard_ranks() const;

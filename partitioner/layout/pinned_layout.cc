@@ -84,7 +84,8 @@ absl::StatusOr<Layout> equal_stages(const Recipe& recipe, std::optional<int64_t>
                                           " chunks; expected ", parts - 1, " cuts"));
   l.sequence_parallel = pin.sequence_parallel.value_or(false) && l.tensor > 1;
   l.micro_batch = pin.micro_batch ? *pin.micro_batch : recipe.batch.micro.value_or(0);
-  l.recompute = pin.recompute.value_or(recipe.recompute);
+  l.recompute_blocks = pin.recompute_blocks;
+  l.recompute = l.recompute_blocks.empty() ? pin.recompute.value_or(recipe.recompute) : RecomputeMode::kNone;
   l.offload = pin.offload.value_or(OffloadMode::kNone);
   l.zero_group = pin.zero_group.value_or(0);
   if (pin.zero_group == PinRecipe::kNode) l.zero_group = Layout::kNode;

@@ -18,10 +18,12 @@ namespace {
 
 constexpr int64_t kReduces = 8;  // a result so many times smaller than what it is made of is cheaper kept
 
-class Recomputer {
+// Which values of a block are kept.
+class KeptValues {
  public:
-  Recomputer(const Graph& graph, RecomputeMode mode)
-      : graph_(graph), mode_(mode), leaves_(graph.values.size(), false), r_(graph) {
+  // `modes`: of each block.
+  KeptValues(const Graph& graph, std::vector<RecomputeMode> modes)
+      : graph_(graph), modes_(std::move(modes)), leaves_(graph.values.size(), false) {
     std::vector<std::vector<NodeId>> readers = uses(graph);
     for (size_t v = 0; v < graph.values.size(); ++v) {
       const Node* producer = graph.producer(static_cast<ValueId>(v));
@@ -29,7 +31,76 @@ class Recomputer {
                      return graph.nodes[n].segment != Segment::kBackward && graph.nodes[n].block != producer->block;
                    });
     }
+    const bool halves = std::any_of(modes_.begin(), modes_.end(), [](RecomputeMode mode) {
+      return mode == RecomputeMode::kAttention || mode == RecomputeMode::kMlp;
+    });
+    if (halves) mark_attention(readers);
   }
+
+  bool holds(ValueId v) const {
+    const Node* producer = graph_.producer(v);
+    if (producer == nullptr || producer->segment != Segment::kForward || producer->block < 0 || leaves_[v]) return true;
+    switch (modes_[static_cast<size_t>(producer->block)]) {
+      case RecomputeMode::kSelective:
+        return producer->op->kernel || reduces(*producer, v);
+      case RecomputeMode::kAttention:
+        return !to_attention_[graph_.values[v].producer];
+      case RecomputeMode::kMlp:
+        return to_attention_[graph_.values[v].producer];
+      case RecomputeMode::kFull:
+        return false;
+      default:
+        return true;
+    }
+  }
+
+  // The nodes behind a value that is not kept, down to kept ones and to those in `known`, in order.
+  std::set<NodeId> behind(ValueId value, const std::map<ValueId, ValueId>& known) const {
+    std::set<NodeId> wanted;
+    std::vector<ValueId> open{value};
+    while (!open.empty()) {
+      const ValueId v = open.back();
+      open.pop_back();
+      if (v == kNoValue || holds(v) || known.count(v)) continue;
+      const NodeId n = graph_.values[v].producer;
+      if (wanted.insert(n).second)
+        open.insert(open.end(), graph_.nodes[n].inputs.begin(), graph_.nodes[n].inputs.end());
+    }
+    return wanted;
+  }
+
+ private:
+  // Forward nodes are in order: readers stand behind what they read.
+  void mark_attention(const std::vector<std::vector<NodeId>>& readers) {
+    to_attention_.assign(graph_.nodes.size(), false);
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      if (node.segment != Segment::kForward || node.block < 0) continue;
+      bool leads = node.op->work == WorkKind::kAttention;
+      for (ValueId v : node.outputs) {
+        for (NodeId reader : readers[v])
+          leads = leads || (to_attention_[reader] && graph_.nodes[reader].block == node.block);
+      }
+      to_attention_[n] = leads;
+    }
+  }
+
+  bool reduces(const Node& node, ValueId v) const {
+    return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId x) {
+      return x != kNoValue && elements(graph_.type(x).shape) >= kReduces * elements(graph_.type(v).shape);
+    });
+  }
+
+  const Graph& graph_;
+  const std::vector<RecomputeMode> modes_;
+  std::vector<bool> leaves_;        // per value: read by the forward part outside of its block
+  std::vector<bool> to_attention_;  // per node: attention of its block, or what leads to it
+};
+
+class Recomputer {
+ public:
+  Recomputer(const Graph& graph, std::vector<RecomputeMode> modes)
+      : graph_(graph), kept_(graph, std::move(modes)), r_(graph) {}
 
   Graph run() {
     for (const Node& node : graph_.nodes) {
@@ -45,30 +116,8 @@ class Recomputer {
   }
 
  private:
-  bool is_kept(ValueId v) const {
-    const Node* producer = graph_.producer(v);
-    if (producer == nullptr || producer->segment != Segment::kForward || producer->block < 0 || leaves_[v]) return true;
-    return mode_ == RecomputeMode::kSelective && (producer->op->kernel || reduces(*producer, v));
-  }
-
-  bool reduces(const Node& node, ValueId v) const {
-    return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId x) {
-      return x != kNoValue && elements(graph_.type(x).shape) >= kReduces * elements(graph_.type(v).shape);
-    });
-  }
-
   void make_again(ValueId value) {
-    std::set<NodeId> wanted;
-    std::vector<ValueId> open{value};
-    while (!open.empty()) {
-      ValueId v = open.back();
-      open.pop_back();
-      if (v == kNoValue || is_kept(v) || again_.count(v)) continue;
-      NodeId n = graph_.values[v].producer;
-      if (wanted.insert(n).second)
-        open.insert(open.end(), graph_.nodes[n].inputs.begin(), graph_.nodes[n].inputs.end());
-    }
-    for (NodeId n : wanted) {
+    for (NodeId n : kept_.behind(value, again_)) {
       std::vector<ValueId> outputs = emit(graph_.nodes[n], false);
       for (size_t k = 0; k < outputs.size(); ++k) again_[graph_.nodes[n].outputs[k]] = outputs[k];
     }
@@ -78,7 +127,7 @@ class Recomputer {
   std::vector<ValueId> emit(const Node& node, bool weight_gradient) {
     std::vector<ValueId> inputs;
     for (ValueId v : node.inputs) {
-      auto at = v == kNoValue || is_kept(v) ? again_.end() : again_.find(v);
+      auto at = v == kNoValue || kept_.holds(v) ? again_.end() : again_.find(v);
       inputs.push_back(at == again_.end() ? r_(v) : at->second);
     }
     r_.at(node);
@@ -90,18 +139,46 @@ class Recomputer {
   }
 
   const Graph& graph_;
-  const RecomputeMode mode_;
-  std::vector<bool> leaves_;  // per value: read by the forward part outside of its block
+  const KeptValues kept_;
   Rewriter r_;
   std::map<ValueId, ValueId> again_;  // forward value -> its copy
 };
 
+size_t blocks_of(const Graph& graph) {
+  int32_t last = -1;
+  for (const Node& node : graph.nodes) last = std::max(last, node.block);
+  return static_cast<size_t>(last + 1);
+}
+
 }  // namespace
 
 absl::StatusOr<Graph> recompute(const Graph& graph, const PassContext& context) {
-  RecomputeMode mode = context.recipe.pin.recompute.value_or(context.recipe.recompute);
-  if (mode != RecomputeMode::kFull && mode != RecomputeMode::kSelective) return graph;
-  return Recomputer(graph, mode).run();
+  const size_t blocks = blocks_of(graph), named = context.recipe.pin.recompute_blocks.size();
+  if (named > blocks)
+    return absl::InvalidArgumentError(cat("pin recompute: block ", named - 1, " is named, and the model has ", blocks,
+                                          " repeated blocks, numbered from 0"));
+  std::vector<RecomputeMode> modes(blocks);
+  for (size_t b = 0; b < blocks; ++b) modes[b] = context.recipe.recompute_of(static_cast<int32_t>(b));
+  const bool any = std::any_of(modes.begin(), modes.end(), [](RecomputeMode mode) {
+    return mode != RecomputeMode::kNone && mode != RecomputeMode::kAuto;
+  });
+  return any ? Recomputer(graph, std::move(modes)).run() : graph;
+}
+
+std::vector<bool> recomputed_nodes(const Graph& graph, RecomputeMode mode) {
+  const KeptValues kept(graph, std::vector<RecomputeMode>(blocks_of(graph), mode));
+  std::vector<bool> again(graph.nodes.size(), false);
+  std::map<ValueId, ValueId> known;
+  for (const Node& node : graph.nodes) {
+    if (node.segment != Segment::kBackward) continue;
+    for (ValueId v : node.inputs) {
+      for (NodeId n : kept.behind(v, known)) {
+        again[n] = true;
+        for (ValueId made : graph.nodes[n].outputs) known[made] = made;
+      }
+    }
+  }
+  return again;
 }
 
 }  // namespace partita

@@ -1,15 +1,29 @@
 // Activation recomputation (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016), block by block.
 #pragma once
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "passes/rewrite/pass.h"
 
 namespace partita {
 
 // Backward nodes of a repeated block read copies of the block's forward values, made again in the backward segment from
-// what is kept: under `full`, the values that enter the block; under `selective`, also the results of kernels (matrix
-// products, attention, convolutions) and of reductions. Nothing for none and auto. What the copies compute is what the
-// forward part computes, random numbers included, which depend on the step and the element alone.
+// what is kept. Each block has a mode, by the recipe:
+//
+//   none, auto  all is kept
+//   selective   the values that enter the block, and the results of kernels (matrix products, attention, convolutions)
+//               and of reductions
+//   attention   all but what leads to attention and its results
+//   mlp         what enters, what leads to attention and its results; all else is made again
+//   full        the values that enter the block alone
+//
+// A block without an attention kernel has nothing that leads to one. What the copies compute is what the forward part
+// computes, random numbers included, which depend on the step and the element alone. InvalidArgument where the recipe
+// has modes for more blocks than there are.
 absl::StatusOr<Graph> recompute(const Graph& graph, const PassContext& context);
+
+// The forward nodes that are computed again where all blocks of a training graph have this mode, by NodeId.
+std::vector<bool> recomputed_nodes(const Graph& graph, RecomputeMode mode);
 
 }  // namespace partita

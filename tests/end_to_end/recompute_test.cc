@@ -21,9 +21,10 @@ TEST(Recompute_Arena, Shrinks) {
   ASSERT_EQ(made.code, 0) << made.text;
   out.write("train.yaml", "loss: {kind: output, output: loss}\nbatch: {global: 8}\nbind: {batch: 8}\n");
   for (std::vector<std::string> layout : {std::vector<std::string>{}, {"tensor=2", "zero=3"}}) {
-    int64_t bytes[3];
-    for (int k = 0; k < 3; ++k) {
-      constexpr const char* kModes[] = {"recompute=none", "recompute=selective", "recompute=full"};
+    int64_t bytes[4];
+    for (int k = 0; k < 4; ++k) {
+      constexpr const char* kModes[] = {"recompute=none", "recompute=selective", "recompute=full",
+                                        "recompute={full: 0..1, mlp: 2, attention: [3]}"};
       std::vector<std::string> pins = layout;
       pins.push_back(kModes[k]);
       auto bundle = sample_bundle(out.path(), {.ranks = layout.empty() ? 1 : 4, .like = {}, .pins = pins});
@@ -34,6 +35,8 @@ TEST(Recompute_Arena, Shrinks) {
     }
     EXPECT_LT(bytes[1], bytes[0] * 9 / 10);
     EXPECT_LT(bytes[2], bytes[0] / 2);
+    EXPECT_LT(bytes[3], bytes[0]);
+    EXPECT_GT(bytes[3], bytes[2]);
   }
 }
 
@@ -57,7 +60,7 @@ TEST(Recompute_Losses, Stay) {
   for (std::string layout : {"--ranks 1", "--ranks 4 --like zero3 --pin tensor=2"}) {
     std::vector<double> none = losses(layout + " --pin recompute=none");
     ASSERT_EQ(none.size(), 4u);
-    for (const char* mode : {"selective", "full"}) {
+    for (const char* mode : {"selective", "full", "'{attention: 0, mlp: 1}'"}) {
       std::vector<double> again = losses(layout + " --pin recompute=" + mode);
       ASSERT_EQ(again.size(), none.size());
       for (size_t k = 0; k < none.size(); ++k) EXPECT_NEAR(again[k], none[k], 1e-5 * std::abs(none[k])) << mode;

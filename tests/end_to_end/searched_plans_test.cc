@@ -111,6 +111,7 @@ TEST(Models_EverySearchedPlan, TrainsAsOneRankDoes) {
       for (const char* choice : {"offload", "recompute"}) {
         if (plan["pin"].value(choice, "none") != "none") kinds.insert(choice);
       }
+      if (plan["pin"].contains("recompute_blocks")) kinds.insert("recompute");
       if (plan["pin"].contains("stages")) kinds.insert("stages");
       const std::vector<double> found = plans.losses_of_plan();
       ASSERT_EQ(found.size(), one.size());

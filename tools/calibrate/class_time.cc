@@ -61,14 +61,16 @@ double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& d
   Share share{static_cast<double>(own.micro_batch), static_cast<double>(own.context), static_cast<double>(own.tensor),
               static_cast<double>(own.expert), own.sequence_parallel};
   double sum = 0;
-  size_t unit = 0;
+  size_t unit = 0, block = 0;
   for (size_t chunk = 0; chunk < cuts.size(); ++chunk) {
     for (int k = 0; k < cuts[chunk] && unit < w.units.size(); ++k, ++unit) {
-      if (chunk % static_cast<size_t>(layout.pipeline) != static_cast<size_t>(stage)) continue;
       const UnitWork& u = w.unit(unit);
+      const RecomputeMode mode = u.is_block() ? layout.recompute_of(block++) : RecomputeMode::kNone;
+      if (chunk % static_cast<size_t>(layout.pipeline) != static_cast<size_t>(stage)) continue;
       UnitTime t = unit_time(part(u, c), w, device, problem.options, share);
-      bool repeats = layout.recompute == RecomputeMode::kFull && u.name.rfind("block", 0) == 0;
-      sum += t.forward * (repeats ? 2 : 1) + t.input_gradient + t.weight_gradient;
+      sum += t.forward + t.input_gradient + t.weight_gradient;
+      const double again = t.again[static_cast<size_t>(mode)];
+      sum += again == 0 && mode == RecomputeMode::kFull ? t.forward : again;
     }
   }
   return sum * static_cast<double>(micro_batches(problem, layout));

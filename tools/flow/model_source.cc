@@ -117,8 +117,8 @@ absl::StatusOr<ModelSource::ForBatch> ModelSource::choose_for_batch(const std::s
 bool ModelSource::same(const GraphKey& a, const GraphKey& b) {
   auto fields = [](const GraphKey& k) {
     const PassContext& c = k.context;
-    return std::tuple(k.model, k.sample_groups, k.recompute, c.micro_batches, c.accumulate, c.ordered_parts,
-                      c.update_each, c.expert_parts, c.keep_gradients);
+    return std::tuple(k.model, k.sample_groups, k.recompute, k.recompute_blocks, c.micro_batches, c.accumulate,
+                      c.ordered_parts, c.update_each, c.expert_parts, c.keep_gradients);
   };
   return fields(a) == fields(b);
 }

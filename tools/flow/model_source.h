@@ -56,6 +56,7 @@ class ModelSource {
     int64_t sample_groups = 1;  // of a run, that batch norms take their statistics of by themselves
     PassContext context;        // but for its recipe
     std::optional<RecomputeMode> recompute;
+    std::vector<RecomputeMode> recompute_blocks;
   };
   template <typename Make>
   absl::StatusOr<std::shared_ptr<const Graph>> graph(const GraphKey& key, Make make) {

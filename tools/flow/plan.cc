@@ -18,6 +18,7 @@
 #include "partitioner/planner/space/layout_space.h"
 #include "partitioner/stages/separable_samples.h"
 #include "passes/pipeline.h"
+#include "passes/training/recompute.h"
 #include "tools/flow/device_memory.h"
 #include "tools/flow/partition.h"
 
@@ -26,7 +27,10 @@ namespace {
 
 constexpr const char* kAnyGpu = "sm_80";  // memory is allocated alike for all
 constexpr size_t kMostUnits = 256;        // of models that are allocated: half a minute for a thousand layers
-constexpr int64_t kAnalysisBatch = 2;     // of a symbolic batch dimension: all counts are per sample
+// That compute something again.
+constexpr RecomputeMode kModes[] = {RecomputeMode::kSelective, RecomputeMode::kAttention, RecomputeMode::kMlp,
+                                    RecomputeMode::kFull};
+constexpr int64_t kAnalysisBatch = 2;  // of a symbolic batch dimension: all counts are per sample
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -125,6 +129,16 @@ absl::Status take_together(ModelSource& source, std::shared_ptr<const ImportedMo
   return absl::OkStatus();
 }
 
+// Of each forward node, under which modes it is computed again.
+std::vector<RecomputeModes> recomputed_again(const Graph& graph) {
+  std::vector<RecomputeModes> again(graph.nodes.size(), 0);
+  for (RecomputeMode mode : kModes) {
+    const std::vector<bool> nodes = recomputed_nodes(graph, mode);
+    for (size_t n = 0; n < nodes.size(); ++n) again[n] |= nodes[n] ? mode_bit(mode) : 0;
+  }
+  return again;
+}
+
 absl::StatusOr<CountedModel> count_model(ModelSource& source) {
   CountedModel counted;
   PARTITA_ASSIGN_OR_RETURN(counted.imported, import_for_analysis(source));
@@ -133,9 +147,9 @@ absl::StatusOr<CountedModel> count_model(ModelSource& source) {
   // The search decides these; the analysis counts elements of the plain model.
   Recipe plain = source.recipe();
   plain.precision = Precision::kFp32, plain.attention = AttentionKernel::kAuto;
-  plain.recompute = RecomputeMode::kNone, plain.pin.recompute.reset();
+  plain.recompute = RecomputeMode::kNone, plain.pin.recompute.reset(), plain.pin.recompute_blocks.clear();
   PARTITA_ASSIGN_OR_RETURN(const Graph graph, graph_for(plain, imported));
-  counted.options = {.batch_statistics = source.recipe().semantics.batch_norm};
+  counted.options = {.batch_statistics = source.recipe().semantics.batch_norm, .again = recomputed_again(graph)};
   PARTITA_ASSIGN_OR_RETURN(counted.workload, analyse(graph, counted.options));
   Workload& w = counted.workload;
   const auto& moe = source.recipe().semantics.moe;
@@ -148,17 +162,22 @@ absl::StatusOr<CountedModel> count_model(ModelSource& source) {
   return counted;
 }
 
-// What programs of the model keep for backward, in the recipe's precision.
+// What programs of the model keep for backward, in the recipe's precision, under each mode that layouts may have.
 absl::Status count_kept(const Recipe& recipe, const CountedModel& counted, Workload& w) {
-  for (RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective}) {
-    const bool flash = recipe.attention != AttentionKernel::kMath;
-    if (flash && mode == RecomputeMode::kSelective) continue;  // the same
-    Recipe own = recipe;
-    own.recompute = mode, own.pin.recompute.reset();
-    PARTITA_ASSIGN_OR_RETURN(const Graph graph, graph_for(own, *counted.imported));
-    PARTITA_ASSIGN_OR_RETURN(const Workload program,
-                             analyse(rematerialize(expand_composites(graph)).graph, counted.options));
-    PARTITA_RETURN_IF_ERROR(take_kept(w, program, mode == RecomputeMode::kNone));
+  Recipe own = recipe;
+  own.recompute = RecomputeMode::kNone, own.pin.recompute.reset(), own.pin.recompute_blocks.clear();
+  PARTITA_ASSIGN_OR_RETURN(const Graph kept, graph_for(own, *counted.imported));
+  auto count = [&](const Graph& graph, RecomputeMode mode) -> absl::Status {
+    const WorkloadOptions options{.batch_statistics = counted.options.batch_statistics};
+    PARTITA_ASSIGN_OR_RETURN(const Workload program, analyse(rematerialize(expand_composites(graph)).graph, options));
+    return take_kept(w, program, mode);
+  };
+  PARTITA_RETURN_IF_ERROR(count(kept, RecomputeMode::kNone));
+  for (RecomputeMode mode : kModes) {
+    if (mode == RecomputeMode::kFull) continue;
+    own.recompute = mode;
+    PARTITA_ASSIGN_OR_RETURN(const Graph graph, recompute(kept, {.recipe = own}));
+    PARTITA_RETURN_IF_ERROR(count(graph, mode));
   }
   return absl::OkStatus();
 }

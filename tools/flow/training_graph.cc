@@ -83,6 +83,7 @@ nlohmann::json to_json(const SerialForm& form) {
   if (form.ordered_parts > 0) json["ordered_parts"] = form.ordered_parts;
   if (form.bound_batch) json["bound_batch"] = *form.bound_batch;
   if (form.recompute) json["recompute"] = enum_name(*form.recompute);
+  for (RecomputeMode mode : form.recompute_blocks) json["recompute_blocks"].push_back(enum_name(mode));
   return json;
 }
 
@@ -97,9 +98,17 @@ absl::StatusOr<SerialForm> form_from_json(const nlohmann::json& json) {
                     .keep_gradients = json.at("keep_gradients").get<bool>()};
     if (json.contains("bound_batch")) form.bound_batch = json["bound_batch"].get<int64_t>();
     if (json.contains("ordered_parts")) form.ordered_parts = json["ordered_parts"].get<int64_t>();
-    if (!json.contains("recompute")) return form;
-    form.recompute = parse_enum<RecomputeMode>(json["recompute"].get<std::string>());
-    if (form.recompute) return form;
+    bool known = true;
+    auto mode_of = [&](const nlohmann::json& name) {
+      const auto mode = parse_enum<RecomputeMode>(name.get<std::string>());
+      known = known && mode;
+      return mode.value_or(RecomputeMode::kNone);
+    };
+    if (json.contains("recompute")) form.recompute = mode_of(json["recompute"]);
+    if (json.contains("recompute_blocks")) {
+      for (const nlohmann::json& name : json["recompute_blocks"]) form.recompute_blocks.push_back(mode_of(name));
+    }
+    if (known) return form;
   } catch (const nlohmann::json::exception&) {
   }
   return absl::InvalidArgumentError(
@@ -155,8 +164,9 @@ absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, std::shared_pt
     PARTITA_RETURN_IF_ERROR(run.start(graphs_of(graph)));
     return run_passes(graph_passes(PassUse::kTraining), std::move(graph), out.context, run);
   };
-  PARTITA_ASSIGN_OR_RETURN(out.graph,
-                           source.graph({imported, form.sample_groups, out.context, recipe.pin.recompute}, make));
+  PARTITA_ASSIGN_OR_RETURN(out.graph, source.graph({imported, form.sample_groups, out.context, recipe.pin.recompute,
+                                                    recipe.pin.recompute_blocks},
+                                                   make));
   return out;
 }
 
@@ -172,7 +182,8 @@ absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, const ModelInH
                         .accumulate = batch.micro_batches * batch.parts > 1,
                         .update_each = model.layout.schedule == PipelineSchedule::kPipedream,
                         .keep_gradients = keep_gradients,
-                        .recompute = model.recipe.pin.recompute};
+                        .recompute = model.recipe.pin.recompute,
+                        .recompute_blocks = model.recipe.pin.recompute_blocks};
   return training_graph(source, model.imported, model.recipe, form, run);
 }
 

@@ -43,6 +43,7 @@ struct SerialForm {
   int64_t ordered_parts = 0;
   bool accumulate = false, update_each = false, keep_gradients = false;  // as in PassContext
   std::optional<RecomputeMode> recompute;                                // in place of the recipe's
+  std::vector<RecomputeMode> recompute_blocks;                           // likewise
 };
 
 nlohmann::json to_json(const SerialForm& form);

@@ -113,7 +113,7 @@ absl::Status take_batch(const SerialForm& form, int64_t samples, Recipe& recipe)
   if (form.sample_groups > 1 && recipe.semantics.batch_norm != BatchNormGroup::kReplica)
     return differs("semantics.batch_norm", "expected statistics of all samples of a run, found ", form.sample_groups,
                    " groups");
-  recipe.pin.recompute = form.recompute;
+  recipe.pin.recompute = form.recompute, recipe.pin.recompute_blocks = form.recompute_blocks;
   return absl::OkStatus();
 }
 

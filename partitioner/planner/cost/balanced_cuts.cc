@@ -26,9 +26,8 @@ std::vector<int> CostModel::even_cuts(const Layout& l) const {
 }
 
 double CostModel::seconds(const UnitCost& c, const Layout& l) {
-  const double again = c.recompute > 0 && l.recompute == RecomputeMode::kFull ? 1 : 0;
-  return c.forward + c.input_gradient + c.weight_gradient + c.recompute + c.tensor_forward * (1 + again) +
-         c.tensor_backward + c.context_forward * (1 + again) + c.context_backward + c.expert * (2 + again);
+  return c.forward + c.input_gradient + c.weight_gradient + again_seconds(c, l.recompute) + c.tensor_forward +
+         c.tensor_backward + c.context_forward + c.context_backward + c.expert * 2;
 }
 
 double CostModel::heaviest_seconds(const DeviceGroup& group, const Layout& l) {
@@ -194,14 +193,20 @@ double CostModel::bound(const Layout& l, const Cuts& cuts) const {
   return static_cast<double>(micro_batches(problem_, l)) * cuts.slowest + bubble / static_cast<double>(l.interleave);
 }
 
-std::vector<StageUnits> CostModel::chunk_units(const Layout& l) {
+std::vector<StageUnits> CostModel::chunk_units(const Layout& l) const {
   const Workload& w = *problem_.workload;
   std::vector<int> cuts = l.cuts.empty() ? even_cuts(l) : l.cuts;
   std::vector<StageUnits> out(cuts.size());
-  size_t at = 0;
+  const bool alike = l.recompute_blocks.empty();
+  size_t at = 0, block = 0;
   for (size_t p = 0; p < cuts.size(); ++p) {
     out[p].counts.assign(w.kinds.size(), 0);
-    for (int k = 0; k < cuts[p] && at < w.units.size(); ++k, ++at) ++out[p].counts[static_cast<size_t>(w.units[at])];
+    if (!alike) out[p].recomputed.assign(w.kinds.size(), {});
+    for (int k = 0; k < cuts[p] && at < w.units.size(); ++k, ++at) {
+      const size_t kind = static_cast<size_t>(w.units[at]);
+      ++out[p].counts[kind];
+      if (!alike && w.kinds[kind].is_block()) ++out[p].recomputed[kind][static_cast<size_t>(l.recompute_of(block++))];
+    }
     out[p].units = cuts[p];
   }
   return out;

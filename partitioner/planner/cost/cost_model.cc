@@ -66,8 +66,8 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   UnitTime t = unit_time(u, *problem_.workload, device, problem_.options, share);
   UnitCost c;
   c.forward = t.forward, c.input_gradient = t.input_gradient, c.weight_gradient = t.weight_gradient;
-  if (l.recompute == RecomputeMode::kFull && u.is_block()) c.recompute = t.forward + device.software.recompute_seconds;
-  if (l.recompute == RecomputeMode::kSelective && u.is_block() && !problem_.options.flash) c.recompute = t.attention;
+  for (size_t mode = 0; mode < kRecomputeModes; ++mode)
+    c.again[mode] = repeated(u, t, device.software, static_cast<RecomputeMode>(mode));
   std::tie(c.forward_collectives, c.backward_collectives) = unit_collectives(u, l);
   c.tensor_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kTensor);
   c.tensor_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kTensor);
@@ -78,6 +78,43 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   c.gather_bytes = (dense + expert) * problem_.options.element_bytes();
   c.frozen_bytes = local_frozen(u, l) * problem_.options.element_bytes();
   return c;
+}
+
+// Software that recomputes runs a block's forward part again; a program compiled here what is asked for of it alone.
+CostModel::UnitCost::Again CostModel::repeated(const UnitWork& u, const UnitTime& t, const SoftwareProfile& software,
+                                               RecomputeMode mode) const {
+  if (!u.is_block() || mode <= RecomputeMode::kNone) return {};
+  const double scores = mode == RecomputeMode::kSelective && !problem_.options.flash ? t.attention : 0;
+  if (mode == RecomputeMode::kSelective && !problem_.own_programs) return {.compute = scores};
+  const double host = mode == RecomputeMode::kSelective ? 0 : software.recompute_seconds;
+  const double known = t.again[static_cast<size_t>(mode)];
+  if (!problem_.own_programs || (known == 0 && mode == RecomputeMode::kFull)) return {t.forward + host, 1, 1, 1};
+  // Partial sums over the tensor axis follow products that it divides along the summed size.
+  double sums = 0, sums_again = 0, experts = 0, experts_again = 0;
+  for (const MatrixWork& x : u.matrices) {
+    const bool repeats = (x.again & mode_bit(mode)) != 0;
+    if (x.split == 'k') sums += x.count, sums_again += repeats ? x.count : 0;
+    if (x.expert) experts += x.count, experts_again += repeats ? x.count : 0;
+  }
+  const bool attends = std::any_of(u.attention.begin(), u.attention.end(),
+                                   [&](const AttentionWork& a) { return (a.again & mode_bit(mode)) != 0; });
+  return {known + scores + host, sums > 0 ? sums_again / sums : 0, attends ? 1.0 : 0.0,
+          experts > 0 ? experts_again / experts : 0};
+}
+
+double CostModel::again_seconds(const UnitCost& c, RecomputeMode mode) {
+  const UnitCost::Again& a = again(c, mode);
+  return a.compute + a.tensor * c.tensor_forward + a.context * c.context_forward + a.expert * c.expert;
+}
+
+CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t kind, const UnitCost& cost,
+                                               const Layout& l) const {
+  UnitCost::Again sum;
+  for_each_mode(units, kind, problem_.workload->kinds[kind], l, [&](RecomputeMode mode, double n) {
+    const UnitCost::Again& a = again(cost, mode);
+    sum.compute += n * a.compute, sum.tensor += n * a.tensor, sum.context += n * a.context, sum.expert += n * a.expert;
+  });
+  return sum;
 }
 
 CostModel::Key CostModel::time_key(const DeviceGroup& group, const Layout& l) {
@@ -115,19 +152,19 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       double n = chunks[p].counts[k];
       if (n == 0) continue;
       const UnitCost& c = costs[k];
-      double repeat = c.recompute > 0 && l.recompute == RecomputeMode::kFull ? 1 : 0;
+      const UnitCost::Again again = again_on(chunks[p], k, c, l);
       forward[kCompute] += n * c.forward;
       backward[kCompute] += n * c.input_gradient, weight[kCompute] += n * c.weight_gradient;
-      backward[kRecompute] += n * c.recompute;
+      backward[kRecompute] += again.compute;
       for (double e : problem_.workload->kinds[k].batch_reduces) {
         const double each = collective_time(group, CollectiveKind::kAllReduce, samples, e * sizeof(float)).seconds;
         forward[kStatistics] += n * each, backward[kStatistics] += n * each;
       }
-      forward[kTensor] += n * c.tensor_forward,
-          backward[kTensor] += n * (c.tensor_backward + repeat * c.tensor_forward);
+      forward[kTensor] += n * c.tensor_forward;
+      backward[kTensor] += n * c.tensor_backward + again.tensor * c.tensor_forward;
       forward[kContext] += n * c.context_forward;
-      backward[kContext] += n * (c.context_forward * repeat + c.context_backward);
-      forward[kExpert] += n * c.expert, backward[kExpert] += n * c.expert * (1 + repeat);
+      backward[kContext] += n * c.context_backward + again.context * c.context_forward;
+      forward[kExpert] += n * c.expert, backward[kExpert] += (n + again.expert) * c.expert;
     }
     add_exchanges(l, group, costs, chunks[p], ends, out[stage][chunk]);
     if (m > 1 && l.schedule != PipelineSchedule::kPipedream) {  // each adds its gradients to those of the ones before
@@ -161,6 +198,9 @@ StageUnits CostModel::units_of_stage(const Layout& l, const std::vector<StageUni
   StageUnits units = chunks[static_cast<size_t>(stage)];
   for (size_t p = static_cast<size_t>(stage + l.pipeline); p < chunks.size(); p += static_cast<size_t>(l.pipeline)) {
     for (size_t k = 0; k < units.counts.size(); ++k) units.counts[k] += chunks[p].counts[k];
+    for (size_t k = 0; k < units.recomputed.size(); ++k) {
+      for (size_t mode = 0; mode < kRecomputeModes; ++mode) units.recomputed[k][mode] += chunks[p].recomputed[k][mode];
+    }
   }
   return units;
 }

@@ -49,6 +49,11 @@ class CostModel {
   std::vector<int> fitting_cuts(const Layout& layout);
   // Whether there are such.
   bool can_fit(const Layout& layout) const;
+  // The layout, which computes nothing again, with the blocks of each stage computed again that let it fit its device
+  // with `spare` bytes left, at least cost in time (stage_recompute.cc); nullopt where it fits as it is, or never does.
+  std::optional<Layout> with_recompute(Layout layout, double spare);
+  // What a layout computes again on a stage, by mode: blocks, bytes that they free, seconds of a step.
+  std::vector<RecomputedBlocks> recomputed(const Layout& layout, int64_t stage);
   // Seconds of a step at least, where it is cut so.
   double balanced_bound(const Layout& layout) { return bound(layout, balanced(layout)); }
   double bound(const Layout& layout, const std::vector<int>& cuts) { return bound(layout, weigh(layout, cuts)); }
@@ -60,13 +65,27 @@ class CostModel {
  private:
   // Per kind of unit, on one rank and micro-batch.
   struct UnitCost {
-    double forward = 0, input_gradient = 0, weight_gradient = 0, recompute = 0;
+    // What backward repeats of forward: seconds of compute, and shares of what each axis sends.
+    struct Again {
+      double compute = 0, tensor = 0, context = 0, expert = 0;
+    };
+    double forward = 0, input_gradient = 0, weight_gradient = 0;
+    std::array<Again, kRecomputeModes> again;
     double tensor_forward = 0, tensor_backward = 0, context_forward = 0, context_backward = 0, expert = 0;
     double gather_bytes = 0, frozen_bytes = 0;                             // of trained parameters, of frozen weights
     std::vector<CollectiveUse> forward_collectives, backward_collectives;  // of which those times are
   };
   using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
 
+  static const UnitCost::Again& again(const UnitCost& cost, RecomputeMode mode) {
+    return cost.again[static_cast<size_t>(mode)];
+  }
+  UnitCost::Again repeated(const UnitWork& unit, const UnitTime& time, const SoftwareProfile& software,
+                           RecomputeMode mode) const;
+  // Seconds that a mode adds to a unit and micro-batch.
+  static double again_seconds(const UnitCost& cost, RecomputeMode mode);
+  // Of a kind's units on a stage, together.
+  UnitCost::Again again_on(const StageUnits& units, size_t kind, const UnitCost& cost, const Layout& layout) const;
   static Key time_key(const DeviceGroup& group, const Layout& layout);
   // Of a unit and micro-batch: compute, and what its tensor, context and expert axes cost.
   static double seconds(const UnitCost& cost, const Layout& layout);
@@ -140,7 +159,7 @@ class CostModel {
   const DeviceGroup& group_of_ranks(int64_t first, int64_t last) const;
   // Whether stages take different times by what their ranks are.
   bool differ(const Layout& layout) const { return !layout.stages.empty() || problem_.cluster->groups.size() > 1; }
-  std::vector<StageUnits> chunk_units(const Layout& layout);
+  std::vector<StageUnits> chunk_units(const Layout& layout) const;
   static StageUnits units_of_stage(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage);
 
   std::vector<std::vector<ChunkTimes>> stage_costs(const Layout& layout);

@@ -77,7 +77,7 @@ void CostModel::add_exchanges(const Layout& l, const DeviceGroup& group, const s
     const UnitCost& c = costs[k];
     auto [gather, scatter] = unit_exchange(c, group, l);
     if (problem_.own_programs) scatter = sums.all * c.gather_bytes / std::max(all.gather_bytes, 1.0);
-    const double computed = c.input_gradient + c.weight_gradient + c.recompute;
+    const double computed = c.input_gradient + c.weight_gradient + again_on(units, k, c, l).compute / n;
     const double moved_back = (each ? gather : 0) + (scatters ? scatter : 0);
     gathers.add(n, gather, ahead ? forward_share * c.forward : 0);
     back.add(n, moved_back, ahead ? backward_share * computed : 0);

@@ -39,16 +39,15 @@ std::array<double, 2> local_parameters(const Workload& w, const StageUnits& stag
 }
 
 double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfile& device, const Layout& l,
-                   bool recomputed) {
+                   RecomputeMode mode) {
   double samples = static_cast<double>(l.micro_batch);
   if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
   double element = problem.options.element_bytes(), whole = whole_share(u, l), t = static_cast<double>(l.tensor);
-  bool full = l.recompute == RecomputeMode::kFull && u.is_block() && !recomputed;
-  if (full) return u.input * element * whole * samples;
+  if (mode == RecomputeMode::kFull) return u.input * element * whole * samples;
   auto here = [&](const TensorParts& p) { return p[0] / t + p[1] * whole; };
   double bytes = here(u.saved) * element + here(u.saved_bytes);
   if (element < 4) bytes += here(u.composed) * device.software.composed_saved_bytes;
-  if (!problem.options.flash && l.recompute != RecomputeMode::kSelective) {
+  if (!problem.options.flash && mode != RecomputeMode::kSelective) {
     for (const AttentionWork& a : u.attention) {
       double heads = a.split ? padded_part(a.heads, t) : a.heads;
       bytes += a.count * heads * a.queries * a.keys * element * device.software.math_score_bytes;
@@ -119,9 +118,12 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
     const bool whole = l.zero < 3 && l.offload != OffloadMode::kAll;
     largest_gathered = std::max(largest_gathered, d + e + (whole ? 0 : untrained));
     const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
-    const double kept = saved_bytes(u, problem, device, l, false) + (puts_off ? put_off_bytes(u, problem, l) : 0);
-    m.activations += n * kept * in_flight;
-    largest_saved = std::max(largest_saved, u.is_block() ? saved_bytes(u, problem, device, l, true) : 0);
+    const double put_off = puts_off ? put_off_bytes(u, problem, l) : 0;
+    for_each_mode(stage, k, u, l, [&](RecomputeMode mode, double units) {
+      m.activations += units * (saved_bytes(u, problem, device, l, mode) + put_off) * in_flight;
+      if (mode == RecomputeMode::kFull)
+        largest_saved = std::max(largest_saved, saved_bytes(u, problem, device, l, RecomputeMode::kNone));
+    });
     double samples = static_cast<double>(l.micro_batch);
     if (w.sequence > 1) samples /= static_cast<double>(l.context);
     double split = u.largest_split ? static_cast<double>(l.tensor) : 1;
@@ -149,7 +151,7 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
   if (l.zero >= 3 || host_parameters) m.transient += (kept ? p.all() + frozen : 2 * largest_gathered) * element;
   if (l.zero >= 2) m.transient += largest_unit * gradient;
   m.transient += logits;
-  if (l.recompute == RecomputeMode::kFull) m.transient += largest_saved;
+  m.transient += largest_saved;
   m.reserve = device.reserve_bytes + software.fragmentation * (m.activations + m.transient);
   const LayoutCommunicators c = communicators(l);
   m.communicators = device.beyond_reserve(c.groups, c.sends, c.receives);

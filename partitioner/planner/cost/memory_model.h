@@ -35,9 +35,28 @@ inline constexpr std::array<std::pair<std::string_view, double MemoryUse::*>, 8>
 
 // A share of the model: how many units of each kind stand on a rank.
 struct StageUnits {
+  using ByMode = std::array<int, kRecomputeModes>;
   std::vector<int> counts;  // by kind
   int units = 0;
+  std::vector<ByMode> recomputed;  // by kind, of its units those with each mode; empty: all as the layout has it
+
+  // Units of a kind with a mode. Those that are no blocks are kept.
+  int with(RecomputeMode mode, size_t kind, const UnitWork& unit, const Layout& layout) const {
+    if (!unit.is_block()) return mode == RecomputeMode::kNone ? counts[kind] : 0;
+    if (!recomputed.empty()) return recomputed[kind][static_cast<size_t>(mode)];
+    const RecomputeMode all = layout.recompute == RecomputeMode::kAuto ? RecomputeMode::kNone : layout.recompute;
+    return mode == all ? counts[kind] : 0;
+  }
 };
+
+// Calls visit(mode, units) for the modes that units of a kind have.
+template <typename Visit>
+void for_each_mode(const StageUnits& stage, size_t kind, const UnitWork& unit, const Layout& layout, Visit visit) {
+  for (size_t m = 0; m < kRecomputeModes; ++m) {
+    const RecomputeMode mode = static_cast<RecomputeMode>(m);
+    if (const int n = stage.with(mode, kind, unit, layout); n > 0) visit(mode, static_cast<double>(n));
+  }
+}
 
 // Communicators of a rank: one for each group of ranks that runs collectives, and one for each rank that it sends to or
 // receives from.
@@ -46,9 +65,9 @@ struct LayoutCommunicators {
 };
 LayoutCommunicators communicators(const Layout& layout);
 
-// Bytes that one micro-batch keeps for one unit's backward on a rank.
+// Bytes that one micro-batch keeps for one unit's backward on a rank, under a mode of recomputation.
 double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
-                   bool recomputed);
+                   RecomputeMode mode);
 
 // Bytes of one micro-batch's gradients of products' results, for the gradients of weights, which a zero-bubble schedule
 // puts off.

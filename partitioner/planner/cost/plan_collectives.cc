@@ -269,8 +269,13 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
     for (size_t k = 0; k < costs.size(); ++k) {
       const UnitCost& c = costs[k];
       const double n = m * chunks[p].counts[k];
-      const bool repeat = c.recompute > 0 && l.recompute == RecomputeMode::kFull;
-      for (const CollectiveUse& use : c.forward_collectives) add(use, n * (repeat ? 2 : 1));
+      const UnitCost::Again again = again_on(chunks[p], k, c, l);
+      for (const CollectiveUse& use : c.forward_collectives) {
+        const double repeated = use.kind == TrafficKind::kTensor    ? again.tensor
+                                : use.kind == TrafficKind::kContext ? again.context
+                                                                    : again.expert;
+        add(use, n + m * repeated);
+      }
       for (const CollectiveUse& use : c.backward_collectives) add(use, n);
       if (gathers_parameters(l)) {
         const GatherCollectives exchanged = gather_collectives(c, l);

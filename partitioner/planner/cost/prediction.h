@@ -37,6 +37,14 @@ inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 14
      {"host", &Breakdown::host},
      {"stragglers", &Breakdown::stragglers}}};
 
+// Repeated blocks of a stage that are computed again alike.
+struct RecomputedBlocks {
+  RecomputeMode mode = RecomputeMode::kNone;
+  std::vector<int64_t> blocks;  // their numbers
+  double bytes = 0;             // freed on a rank
+  double seconds = 0;           // of compute and collectives, added to a step
+};
+
 struct Prediction {
   double step_seconds = 0;
   bool fits = false;

@@ -1,6 +1,7 @@
 #include "partitioner/planner/cost/program_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/cat.h"
@@ -15,31 +16,61 @@ double here(const TensorParts& parts, const UnitWork& u, const Layout& l) {
   return parts[0] / tensor + parts[1] * (l.sequence_parallel && u.sequence ? 1 / tensor : 1);
 }
 
-TensorParts kept(const UnitWork& u, const Layout& l) {
-  const bool scores = l.recompute != RecomputeMode::kSelective;
-  TensorParts parts = scores ? u.kept : u.kept_without_scores;
-  const TensorParts& rows = scores ? u.rows_kept : u.rows_kept_without_scores;
-  for (size_t k = 0; k < parts.size(); ++k) parts[k] += rows[k] * static_cast<double>(l.expert - 1);
-  return parts;
-}
+// What blocks make again of their values, one block at a time.
+class ComputedAgain {
+ public:
+  // Blocks with a mode, what all of them keep, and what one of them makes again.
+  void add(RecomputeMode mode, double kept, double again) {
+    kept_[static_cast<size_t>(mode)] += kept;
+    double& most = again_[static_cast<size_t>(mode)];
+    if (mode > RecomputeMode::kSelective) most = std::max(most, again);
+  }
+
+  // Bytes beyond the `kept` ones of the whole stage. A stage computes its first blocks again, as far as it does, those
+  // in full before others (stage_recompute.cc): what later blocks kept is free by then. In a pipeline it is not, as
+  // slots are for nothing else.
+  double beyond(double kept, const Layout& l) const {
+    double most = 0, so_far = 0;
+    for (size_t mode = kRecomputeModes; mode-- > 0;) {
+      so_far += kept_[mode];
+      if (again_[mode] > 0) most = std::max(most, l.pipeline > 1 ? again_[mode] : so_far + again_[mode] - kept);
+    }
+    return most;
+  }
+
+ private:
+  std::array<double, kRecomputeModes> kept_{}, again_{};
+};
 
 }  // namespace
 
-absl::Status take_kept(Workload& w, const Workload& program, bool scores) {
+double kept_bytes(const UnitWork& u, const Workload& w, const Layout& l, RecomputeMode mode) {
+  double samples = static_cast<double>(l.micro_batch);
+  if (w.sequence > 1) samples /= static_cast<double>(l.context);
+  if (mode == RecomputeMode::kFull) return here({0, u.input_bytes}, u, l) * samples;
+  TensorParts parts = u.kept[static_cast<size_t>(mode)];
+  const TensorParts& rows = u.rows_kept[static_cast<size_t>(mode)];
+  for (size_t k = 0; k < parts.size(); ++k) parts[k] += rows[k] * static_cast<double>(l.expert - 1);
+  return here(parts, u, l) * samples;
+}
+
+absl::Status take_kept(Workload& w, const Workload& program, RecomputeMode mode) {
   if (w.units.size() != program.units.size())
     return absl::InternalError(
         cat("the model as it is compiled has ", program.units.size(), " units, expected ", w.units.size()));
   for (size_t k = 0; k < w.units.size(); ++k) {
     UnitWork& to = w.kinds[static_cast<size_t>(w.units[k])];
     const UnitWork& from = program.unit(k);
-    to.kept_without_scores = from.kept, to.rows_kept_without_scores = from.rows_kept;
-    if (!scores) continue;
-    to.kept = from.kept, to.rows_kept = from.rows_kept;
+    constexpr size_t kAsIs = static_cast<size_t>(RecomputeMode::kNone);
+    to.kept[static_cast<size_t>(mode)] = from.kept[kAsIs],
+    to.rows_kept[static_cast<size_t>(mode)] = from.rows_kept[kAsIs];
+    if (mode != RecomputeMode::kNone) continue;
     to.input_bytes = from.input_bytes, to.read_as_stored = from.read_as_stored;
     // Bytes of the program, divided as in the plain graph: what composites become has factors that do not divide.
     const double bytes = from.frozen_bytes[0] + from.frozen_bytes[1], elements = to.frozen[0] + to.frozen[1];
     for (size_t part : {0, 1}) to.frozen_bytes[part] = elements > 0 ? to.frozen[part] * bytes / elements : 0;
   }
+  if (mode != RecomputeMode::kNone) w.recomputes |= mode_bit(mode);
   return absl::OkStatus();
 }
 
@@ -56,8 +87,9 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   double samples = static_cast<double>(l.micro_batch);
   if (w.sequence > 1) samples /= static_cast<double>(l.context);
   MemoryUse m;
-  double frozen_bytes = 0, read_as_stored = 0, largest_unit = 0, largest_gathered = 0, working = 0, tied = 0,
-         message = 0;
+  double frozen_bytes = 0, read_as_stored = 0, largest_unit = 0, largest_gathered = 0, working = 0, in_block = 0,
+         tied = 0, message = 0;
+  ComputedAgain again;
   for (size_t k = 0; k < stage.counts.size(); ++k) {
     const double n = stage.counts[k];
     if (n == 0) continue;
@@ -68,17 +100,22 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     const double frozen = local_frozen(u, l);
     largest_gathered = std::max(largest_gathered, dense + expert + (l.zero >= 3 ? frozen : 0));
     frozen_bytes += n * (u.frozen_bytes[0] / tensor + u.frozen_bytes[1]);
-    const double all = here(kept(u, l), u, l) * samples;
-    const bool again = l.recompute == RecomputeMode::kFull && u.is_block();
-    m.activations += n * in_flight * (again ? here({0, u.input_bytes}, u, l) * samples : all);
+    const double all = kept_bytes(u, w, l, RecomputeMode::kNone);
+    for_each_mode(stage, k, u, l, [&](RecomputeMode mode, double units) {
+      const double kept = kept_bytes(u, w, l, mode);
+      m.activations += units * in_flight * kept;
+      again.add(mode, units * in_flight * kept, mode == RecomputeMode::kFull ? all : all - kept);
+    });
     if (puts_off) m.activations += n * in_flight * put_off_bytes(u, problem, l);
     if (l.pipeline > 1) tied += n * (u.tied[0] / tensor + u.tied[1]);
     if (l.pipeline > 1) message = std::max(message, here({0, u.input_bytes}, u, l) * samples);
-    // A value and its gradient, which takes the logits' place; in a block that is computed again, all that it keeps.
+    // A value and its gradient, which takes the logits' place; in a block beside what is computed again.
     const double largest = u.largest * samples * element / (u.largest_split ? tensor : 1) *
                            static_cast<double>(u.largest_rows ? l.expert : 1);
-    working = std::max(working, (u.is_block() ? 2 : 1) * largest + (again ? all : 0));
+    double& most = u.is_block() ? in_block : working;
+    most = std::max(most, (u.is_block() ? 2 : 1) * largest);
   }
+  working = std::max(working, in_block + again.beyond(m.activations, l));
   const ShardedParameters p(w, stage, l);
   const bool host_moments = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
   const bool gathers = l.zero >= 1 || host_parameters, each_pass = l.zero >= 3 && l.reshard_after_forward;

@@ -8,9 +8,11 @@
 namespace partita {
 
 // Takes what the units of `program`, the same model as it is compiled, keep for backward and hold of frozen weights
-// into `workload`'s. Internal where their units are not the same. `scores`: attention's scores are among what it keeps,
-// where they are kept at all.
-absl::Status take_kept(Workload& workload, const Workload& program, bool scores);
+// into `workload`'s. Internal where their units are not the same. `mode`: what it computes again of all blocks.
+absl::Status take_kept(Workload& workload, const Workload& program, RecomputeMode mode);
+
+// Bytes that one micro-batch keeps for one unit's backward on a rank, under a mode of which that is known.
+double kept_bytes(const UnitWork& unit, const Workload& workload, const Layout& layout, RecomputeMode mode);
 
 // As stage_memory.
 MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,

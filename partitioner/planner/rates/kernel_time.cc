@@ -22,9 +22,15 @@ double convolution_time(const DeviceProfile& device, const MatrixWork& x, const 
   return flops / (peak(device, options.precision) * share) + device.launch_seconds;
 }
 
+void add_again(RecomputeModes modes, double seconds, UnitTime& t) {
+  for (size_t mode = 0; modes != 0 && mode < kRecomputeModes; ++mode) {
+    if (modes & mode_bit(static_cast<RecomputeMode>(mode))) t.again[mode] += seconds;
+  }
+}
+
 double matrices(const std::vector<MatrixWork>& list, const Workload& w, const DeviceProfile& device,
-                const ComputeOptions& options, const Share& share) {
-  double seconds = 0;
+                const ComputeOptions& options, const Share& share, UnitTime& t) {
+  double sum = 0;
   for (MatrixWork x : list) {
     double* sizes[] = {&x.batch, &x.m, &x.n, &x.k};
     auto size = [&](char letter) -> double& {
@@ -36,11 +42,13 @@ double matrices(const std::vector<MatrixWork>& list, const Workload& w, const De
     // Experts stay with their ranks; the tokens of all ranks of the axis come to them.
     if (x.expert && x.scaled != 'b') x.batch /= share.expert, size(x.scaled) *= share.expert;
     bool windows = x.channels > 0 && !device.convolution.points.empty();
-    seconds +=
+    const double seconds =
         x.count * (windows ? convolution_time(device, x, options)
                            : matrix_time(device, options.precision, x.batch, x.m, x.n, x.k, options.element_bytes()));
+    sum += seconds;
+    add_again(x.again, seconds, t);
   }
-  return seconds;
+  return sum;
 }
 
 }  // namespace
@@ -89,9 +97,9 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
   UnitTime t;
   const SoftwareProfile& software = device.software;
   double positions = share.samples / (w.sequence > 1 ? share.context : 1);
-  t.forward = matrices(unit.matrices, w, device, options, share);
-  t.input_gradient = matrices(unit.input_gradients, w, device, options, share);
-  t.weight_gradient = matrices(unit.weight_gradients, w, device, options, share);
+  t.forward = matrices(unit.matrices, w, device, options, share, t);
+  t.input_gradient = matrices(unit.input_gradients, w, device, options, share, t);
+  t.weight_gradient = matrices(unit.weight_gradients, w, device, options, share, t);
   double rate = peak(device, options.precision);
   for (const AttentionWork& a : unit.attention) {
     double heads = a.split ? padded_part(a.heads, share.tensor) / a.heads : 1;
@@ -114,6 +122,7 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
     }
     t.forward += forward + device.launch_seconds;
     t.attention += forward;
+    add_again(a.again, forward + device.launch_seconds, t);
     t.input_gradient += backward + device.launch_seconds;
   }
   double whole = share.sequence_parallel && unit.sequence ? 1 / share.tensor : 1;
@@ -125,14 +134,16 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
                    (mixed ? here(unit.composed) * composed_bytes : 0);
     return bytes * positions * software.memory_traffic;
   };
-  t.forward +=
+  const double moved =
       memory_time(device, traffic(unit.forward_traffic, unit.rows_forward_traffic, software.composed_forward_bytes),
-                  unit.forward_kernels);
+                  unit.forward_kernels) +
+      software.kernel_seconds * unit.forward_kernels;
+  t.forward += moved;
+  for (size_t mode = 0; mode < kRecomputeModes; ++mode) t.again[mode] += unit.again_traffic[mode] * moved;
   t.input_gradient +=
       memory_time(device, traffic(unit.backward_traffic, unit.rows_backward_traffic, software.composed_backward_bytes),
                   unit.backward_kernels);
-  double gap = software.kernel_seconds;
-  t.forward += gap * unit.forward_kernels, t.input_gradient += gap * unit.backward_kernels;
+  t.input_gradient += software.kernel_seconds * unit.backward_kernels;
   return t;
 }
 

@@ -1,6 +1,8 @@
 // Time of kernels on one device, by roofline with the device's efficiency curves.
 #pragma once
 
+#include <array>
+
 #include "partitioner/planner/cluster/device_profile.h"
 #include "partitioner/planner/workload/workload.h"
 
@@ -23,7 +25,8 @@ struct Share {
 
 struct UnitTime {
   double forward = 0, input_gradient = 0, weight_gradient = 0;
-  double attention = 0;  // of forward: what selective recompute repeats
+  double attention = 0;                         // of forward
+  std::array<double, kRecomputeModes> again{};  // of forward, what each mode of recomputation repeats; 0: not known
 };
 
 // Seconds of one contraction.

@@ -6,6 +6,7 @@
 
 #include "base/cat.h"
 #include "fmt/format.h"
+#include "ir/recipe/block_ranges.h"
 
 namespace partita {
 namespace {
@@ -130,6 +131,22 @@ std::string memory_table(const Plan& plan) {
   return text;
 }
 
+// What each stage computes again: "    stage 0: full of blocks 0..2: 1.2 GB freed, 0.1 s a step".
+std::string recompute_table(const Plan& plan) {
+  std::string text;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const RecomputedBlocks& r : plan.stages[s].recompute) {
+      std::vector<RecomputeMode> blocks(static_cast<size_t>(r.blocks.back()) + 1, RecomputeMode::kNone);
+      for (int64_t b : r.blocks) blocks[static_cast<size_t>(b)] = r.mode;
+      std::string ranges;
+      for (const std::string& range : block_ranges(blocks, r.mode)) append(ranges, ranges.empty() ? "" : ", ", range);
+      text += fmt::format("    stage {}: {} of block{} {}: {} freed, {:.3g} s a step\n", s, enum_name(r.mode),
+                          r.blocks.size() > 1 ? "s" : "", ranges, gb(r.bytes), r.seconds);
+    }
+  }
+  return text;
+}
+
 std::string compared_table(const std::vector<Plan::Compared>& compared) {
   std::string text;
   for (const Plan::Compared& c : compared) {
@@ -251,6 +268,9 @@ std::string choices(const Plan& plan) {
   if (const RecomputeMode mode = pin.recompute.value_or(RecomputeMode::kNone); mode != RecomputeMode::kNone)
     text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n",
                         enum_name(mode), percent(b.recompute));
+  if (!pin.recompute_blocks.empty())
+    text += fmt::format("  recompute by block: where a stage lacks room; {:.1f} % of the step\n{}",
+                        percent(b.recompute), recompute_table(plan));
   if (const OffloadMode mode = pin.offload.value_or(OffloadMode::kNone); mode != OffloadMode::kNone)
     text += fmt::format("  offload {}: {} in host memory; {:.1f} % of the step\n", enum_name(mode),
                         mode == OffloadMode::kAll ? "parameters and states are" : "the optimizer's states are",

@@ -18,7 +18,7 @@ std::string why_slower(const Prediction& theirs, const Prediction& ours) {
                      most.empty() ? "" : fmt::format(", most of it {} (+{:.3g} s)", most, gap));
 }
 
-std::vector<Plan::Stage> stages(const CostModel& model, const Candidate& chosen, const Simulation& simulation,
+std::vector<Plan::Stage> stages(CostModel& model, const Candidate& chosen, const Simulation& simulation,
                                 const StepTimes& times, const PlanTraffic& traffic) {
   const Layout& l = chosen.layout;
   const std::vector<int> cuts = l.cuts.empty() ? model.even_cuts(l) : l.cuts;
@@ -31,7 +31,8 @@ std::vector<Plan::Stage> stages(const CostModel& model, const Candidate& chosen,
                    .memory = chosen.prediction.memory[stage],
                    .capacity = chosen.prediction.capacity[stage],
                    .update = times.updates[stage],
-                   .traffic = traffic.stages[stage].transfers});
+                   .traffic = traffic.stages[stage].transfers,
+                   .recompute = model.recomputed(l, s)});
   }
   int64_t first = 0;
   for (size_t c = 0; c < cuts.size(); ++c) {

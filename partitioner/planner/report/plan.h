@@ -43,6 +43,7 @@ struct Plan {
     double capacity = 0;                           // bytes of the device
     std::optional<PassTimes> update;               // after the last pass, once a step
     std::optional<std::vector<Transfer>> traffic;  // what each rank's groups of ranks exchange in a step
+    std::vector<RecomputedBlocks> recompute;       // by mode; empty: nothing is
   };
   // Nodes of one kind; ranks are numbered through them.
   struct Nodes {

@@ -66,7 +66,8 @@ void fields(auto& io, Is<PinRecipe> auto& p) {
   io("zero", p.zero, {.high = 3}), io("zero_group", p.zero_group, count);
   io("reshard_after_forward", p.reshard_after_forward), io("micro_batch", p.micro_batch, count);
   io("hierarchical_group", p.hierarchical_group, count), io("bucket_bytes", p.bucket_bytes.sizes, kSaid);
-  io("sequence_parallel", p.sequence_parallel), io("recompute", p.recompute), io("offload", p.offload);
+  io("sequence_parallel", p.sequence_parallel), io("recompute", p.recompute);
+  io("recompute_blocks", p.recompute_blocks, kSaid), io("offload", p.offload);
   io("schedule", p.schedule), io("interleave", p.interleave, count), io("cuts", p.cuts, kSaid);
   io("stages", p.stages, {.when = When::kSaid, .low = 1, .high = kLargestCount, .least = 1});
 }
@@ -102,10 +103,14 @@ void fields(auto& io, Is<Plan::Chunk> auto& c) {
   io("backward_seconds", c.times.backward), io("weight_seconds", c.times.weight), io("parts", c.by_kind);
 }
 
+void fields(auto& io, Is<RecomputedBlocks> auto& r) {
+  io("mode", r.mode), io("blocks", r.blocks, {.least = 1}), io("bytes", r.bytes), io("seconds", r.seconds);
+}
+
 void fields(auto& io, Is<Plan::Stage> auto& s) {
   io("first_rank", s.first_rank, kLate), io("ranks", s.ranks, kLate), io("device", s.device, kLate);
   io("chunks", s.chunks, {.least = 1}), io("memory", s.memory), io("capacity_bytes", s.capacity);
-  io("update", s.update), io("traffic", s.traffic);
+  io("update", s.update), io("traffic", s.traffic), io("recompute", s.recompute, kSaid);
 }
 
 void fields(auto& io, Is<Plan::Nodes> auto& n) {

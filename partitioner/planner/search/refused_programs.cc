@@ -10,14 +10,24 @@ namespace {
 constexpr size_t kRefusals = 3;  // of layouts that divide work alike, before others are judged by them
 constexpr double kAnotherProgram = 32;
 
+// Whether each block keeps as much for backward, or more.
+bool keeps_as_much(const Layout& l, const Layout& of) {
+  for (size_t b = 0; b <= std::max(l.recompute_blocks.size(), of.recompute_blocks.size()); ++b) {
+    const RecomputeMode mine = l.recompute_of(b), theirs = of.recompute_of(b);
+    if (mine != theirs && mine != RecomputeMode::kNone && theirs != RecomputeMode::kFull) return false;
+  }
+  return true;
+}
+
 // A layout whose program takes at least the memory of `of`'s: it stores as much or more, or keeps more for backward.
 bool needs_as_much(const Layout& l, const Layout& of) {
   Layout same = l;
   if (l.schedule == PipelineSchedule::kZeroBubble && of.schedule == PipelineSchedule::k1f1b)
     same.schedule = of.schedule;
-  same.zero = of.zero, same.offload = of.offload, same.recompute = of.recompute, same.micro_batch = of.micro_batch;
+  same.zero = of.zero, same.offload = of.offload, same.micro_batch = of.micro_batch;
+  same.recompute = of.recompute, same.recompute_blocks = of.recompute_blocks;
   same.buckets = of.buckets;  // they follow from the rest
-  return same == of && l.zero <= of.zero && l.offload <= of.offload && l.recompute <= of.recompute &&
+  return same == of && l.zero <= of.zero && l.offload <= of.offload && keeps_as_much(l, of) &&
          l.micro_batch >= of.micro_batch;
 }
 
@@ -80,6 +90,17 @@ bool RefusedPrograms::covers(const PricedLayout& x) const {
   const auto ratios = ratios_.find(division_kind(x.layout));
   return ratios != ratios_.end() && ratios->second.size() >= kRefusals &&
          x.share * *std::min_element(ratios->second.begin(), ratios->second.end()) > 1;
+}
+
+double RefusedPrograms::beyond(const Layout& l, double room) const {
+  double most = 0;
+  for (const Refused& r : all_) {
+    if (r.allocated && activations_kind(r.layout) == activations_kind(l)) most = std::max(most, r.beyond);
+  }
+  const auto ratios = ratios_.find(division_kind(l));
+  if (ratios != ratios_.end() && ratios->second.size() >= kRefusals)
+    most = std::max(most, room * (1 - 1 / *std::min_element(ratios->second.begin(), ratios->second.end())));
+  return most;
 }
 
 }  // namespace partita

@@ -39,6 +39,9 @@ class RefusedPrograms {
 
   // Whether it is one of them, or its program would not fit either, judged by them.
   bool covers(const PricedLayout& x) const;
+  // Bytes that a layout must leave by the count, of `room`, so that it is not judged so; 0 where none like it was
+  // refused.
+  double beyond(const Layout& layout, double room) const;
 
  private:
   using Activations = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, RecomputeMode, PipelineSchedule, int64_t,

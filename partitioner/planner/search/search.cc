@@ -25,6 +25,9 @@ constexpr size_t kReplayed = 8;
 // Where stages differ: chunks of each, and cuts that are balanced and layouts that are priced.
 constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
 constexpr double kNever = 1e300;
+// Programs that compute blocks again fill their devices: one that is a little more over than another was must not be
+// allocated in vain.
+constexpr double kMoreThanRefused = 1.1;
 // Of the room, by which a layout may be over by the count for the compiler to be asked all the same.
 constexpr double kCountError = 0.05;
 
@@ -40,7 +43,7 @@ Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context, l.expe
 auto order(double seconds, const Layout& l) {
   return std::make_tuple(seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero, static_cast<int>(l.offload),
                          static_cast<int>(l.recompute), static_cast<int>(l.schedule), l.interleave, -l.micro_batch,
-                         l.sequence_parallel, l.cuts.size(), l.stages, l.cuts);
+                         l.sequence_parallel, l.cuts.size(), l.stages, l.cuts, l.recompute_blocks);
 }
 
 auto order(const Candidate& c) { return order(c.prediction.step_seconds, c.layout); }
@@ -76,6 +79,7 @@ class Search {
   // Looks at groups until their bound passes the fastest layout that is not refused.
   void explore() {
     out_.bounded = 0, out_.gap = 0;
+    compute_slower_again();
     while (next_ < groups_.size() && !passed(groups_[next_].bound, groups_.size() - next_)) look_at(groups_[next_++]);
     look_at_stages_that_differ();
   }
@@ -148,6 +152,7 @@ class Search {
             l.tensor = tensor, l.pipeline = pipeline, l.context = context, l.expert = expert;
             l.data = differ ? space_.data.value_or(1) : devices / inner;
             l.stages = space_.stages, l.cut_names = space_.cut_names;
+            l.recompute_blocks = space_.recompute_blocks;
             add_groups(l);
           }
   }
@@ -174,6 +179,8 @@ class Search {
       for (bool sequence : space_.sequence_parallel) {
         if (!tensor && sequence && space_.sequence_parallel.size() > 1) continue;
         for (RecomputeMode recompute : space_.recompute) {
+          if (space_.recompute_by_block && recompute != RecomputeMode::kNone)
+            continue;  // what does not fit asks for it
           l.sequence_parallel = sequence && tensor, l.recompute = recompute;
           groups_.push_back({model_.lower_bound(l), l});
         }
@@ -260,7 +267,7 @@ class Search {
     }
     if (!searched(l) || !l.cuts.empty()) {
       if (!l.cuts.empty() && l.cuts == model_.even_cuts(l)) l.cuts.clear();
-      fits = take(l);
+      fits = offer(l);
     }
     const bool open = l.pipeline > 1 && space_.cuts.empty() &&
                       (searched(l) || (l.interleave == 1 && (mixed || !space_.ranges.pipeline.pinned)));
@@ -268,16 +275,56 @@ class Search {
     const std::vector<int>& cuts = model_.balanced_cuts(l);
     if (!searched(l) && cuts == model_.even_cuts(l)) return fits;
     l.cuts = cuts;
-    if (take(l)) return true;
+    if (offer(l)) return true;
     if (l.interleave > 1 || !mixed) return fits;
     l.cuts = model_.fitting_cuts(l);
-    return (!l.cuts.empty() && model_.bound(l, l.cuts) < fastest_ && take(l)) || fits;
+    return (!l.cuts.empty() && model_.bound(l, l.cuts) < fastest_ && offer(l)) || fits;
   }
 
-  // Prices it and keeps it where it is good; whether it fits by the count.
-  bool take(Layout l) {
-    l = model_.with_exchanges(std::move(l));
-    Candidate c{l, model_.predict(l, false)};
+  // Takes it, and where it does not fit, also with some of its blocks computed again. Whether it fits as it is.
+  bool offer(const Layout& l) {
+    const Layout whole = model_.with_exchanges(l);
+    const Candidate c{whole, model_.predict(whole, false)};
+    if (take(c)) return true;
+    if (c.prediction.step_seconds < fastest_) {
+      compute_again(c.layout);
+    } else if (may_compute_again(c.layout)) {
+      slower_.emplace_back(c.prediction.step_seconds, c.layout);
+    }
+    return false;
+  }
+
+  bool may_compute_again(const Layout& l) const {
+    return space_.recompute_by_block && l.recompute == RecomputeMode::kNone;
+  }
+
+  // Blocks are computed again until the layout fits with the room that programs like it turned out to need.
+  void compute_again(const Layout& l) {
+    if (!may_compute_again(l)) return;
+    double least = kNever;  // of the stages' room
+    for (const DeviceGroup& g : problem_.cluster->groups)
+      least = std::min(least, g.device.memory_bytes - g.device.reserve_bytes);
+    std::optional<Layout> again = model_.with_recompute(l, kMoreThanRefused * refusals_.beyond(l, least));
+    if (!again) again = l, again->recompute = RecomputeMode::kFull, again->recompute_blocks.clear();  // the nearest
+    take({*again, model_.predict(*again, false)});
+  }
+
+  // Those that were not worth it while something faster seemed to fit.
+  void compute_slower_again() {
+    std::vector<std::pair<double, Layout>> left;
+    for (auto& [seconds, layout] : std::exchange(slower_, {})) {
+      if (seconds < fastest_) {
+        compute_again(layout);
+      } else {
+        left.emplace_back(seconds, std::move(layout));
+      }
+    }
+    slower_ = std::move(left);
+  }
+
+  // Keeps a priced layout where it is good; whether it fits by the count.
+  bool take(Candidate c) {
+    const Layout& l = c.layout;
     ++out_.considered, ++effort_;
     const bool fits = c.prediction.fits;
     if (fits || is_doubtful(c.prediction)) {
@@ -341,12 +388,22 @@ class Search {
     std::erase_if(out_.others, [&](const Candidate& c) { return c.layout == out_.best->layout; });
   }
 
-  // What is refused by now is no choice any more, found already or later.
+  // What is refused by now is no choice any more, found already or later, but perhaps with more computed again.
   void drop_refused() {
-    for (auto* all : {&fit_, &doubtful_})
-      std::erase_if(*all, [&](const PricedLayout& x) { return refusals_.covers(x); });
+    std::vector<Layout> dropped;
+    for (auto* all : {&fit_, &doubtful_}) {
+      std::erase_if(*all, [&](const PricedLayout& x) {
+        const bool covered = refusals_.covers(x);
+        if (covered && may_compute_again(x.layout)) dropped.push_back(x.layout);
+        return covered;
+      });
+    }
     fastest_ = kNever;
     for (const PricedLayout& p : fit_) fastest_ = std::min(fastest_, p.seconds);
+    for (Layout& l : dropped) {
+      l.recompute_blocks.clear();
+      compute_again(l);
+    }
   }
 
   // Whether the best layout is one whose program fits, or none is left. Else it is refused, and those with it that need
@@ -413,7 +470,8 @@ class Search {
   std::vector<PricedLayout> fit_, doubtful_;  // by the count; over by less than kCountError, for the compiler to say
   double fastest_ = kNever;                   // of fit_
   std::map<Family, Candidate> unfit_;
-  std::vector<Candidate> refused_;  // whose programs do not fit
+  std::vector<std::pair<double, Layout>> slower_;  // that do not fit as they are, with their seconds
+  std::vector<Candidate> refused_;                 // whose programs do not fit
   RefusedPrograms refusals_;
   std::map<std::vector<int>, std::vector<std::string>> names_;  // of cuts
   std::set<std::string> reasons_;

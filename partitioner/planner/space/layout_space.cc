@@ -153,7 +153,13 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   s.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   s.sequence_parallel = pinned_or<bool>(pin.sequence_parallel, {false, true});
   RecomputeMode asked = pin.recompute.value_or(recompute);
+  s.recompute_blocks = pin.recompute_blocks;
+  if (const size_t named = s.recompute_blocks.size(); named > static_cast<size_t>(n))
+    return absl::InvalidArgumentError(
+        cat("pin recompute: block ", named - 1, " is named, and the model has ", n, " blocks, numbered from 0"));
+  if (!s.recompute_blocks.empty()) asked = RecomputeMode::kNone;
   s.recompute = {asked};
+  s.recompute_by_block = asked == RecomputeMode::kAuto && problem.own_programs;
   if (asked == RecomputeMode::kAuto) {
     s.recompute = {RecomputeMode::kNone};
     if (!problem.options.flash) s.recompute.push_back(RecomputeMode::kSelective);  // of scores, which flash never keeps

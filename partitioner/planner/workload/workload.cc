@@ -176,6 +176,10 @@ class Analysis {
     return w;
   }
 
+  RecomputeModes again(const Node& node) const {
+    return options_.again.empty() ? 0 : options_.again[static_cast<size_t>(&node - g_.nodes.data())];
+  }
+
   bool chooses(const Node& node) const {
     return node.op->work == WorkKind::kMatrix && node.inputs.size() == 3 && !is_float_value(node.inputs[2]);
   }
@@ -242,6 +246,7 @@ class Analysis {
         a.forward_flops = use.flops * per, a.backward_flops = 2.5 * use.flops * per;
         a.full_share = use.flops * per / (4 * a.heads * a.queries * a.keys * a.head_size);
         a.split = split.divides(use);
+        a.again = again(*use.node);
         w.attention.push_back(a);
       }
     }
@@ -301,6 +306,7 @@ class Analysis {
       return t;
     };
     w.matrices.push_back(x);
+    w.matrices.back().again = again(*use.node);
     if (value(a).learned) (wa ? w.weight_gradients : w.input_gradients).push_back(turned('m', 'k', 'n'));
     if (value(b).learned) (wb ? w.weight_gradients : w.input_gradients).push_back(turned('k', 'n', 'm'));
   }
@@ -344,14 +350,23 @@ class Analysis {
         size_t part = split.divides(v) ? 0 : 1;
         const double backward = inner ? (linear ? 0 : e) : e * (linear ? 1 : 2);
         add_traffic(v, part, inner ? 0 : e, backward, w);
+        if (!inner) add_again(node, e, w);
       }
       for (ValueId v : node.outputs) {
         bool needed = value(v).saved || value(v).readers.size() > 1;
         for (NodeId r : value(v).readers) needed = needed || !(fuses(g_.nodes[r]) && fuses(node));
         double e = value_elements(v) / out_.samples;
         size_t part = split.divides(v) ? 0 : 1;
-        if (needed) add_traffic(v, part, e, e, w);
+        if (needed) add_traffic(v, part, e, e, w), add_again(node, e, w);
       }
+    }
+    const double all = w.forward_traffic[0] + w.forward_traffic[1];
+    for (double& share : w.again_traffic) share = all > 0 ? share / all : 0;
+  }
+
+  void add_again(const Node& node, double traffic, UnitWork& w) const {
+    for (size_t mode = 0; mode < kRecomputeModes; ++mode) {
+      if (again(node) & mode_bit(static_cast<RecomputeMode>(mode))) w.again_traffic[mode] += traffic;
     }
   }
 
@@ -382,8 +397,10 @@ class Analysis {
         ValueId v = node.outputs[k];
         double e = value_elements(v) * per;
         bool divided = split.divides(v);
-        if (value(v).source == v && value(v).saved) w.kept[divided ? 0 : 1] += stored_bytes(v) * per;
-        if (value(v).source == v && value(v).saved && of_rows(v)) w.rows_kept[divided ? 0 : 1] += stored_bytes(v) * per;
+        constexpr size_t kAsIs = static_cast<size_t>(RecomputeMode::kNone);  // the mode of the graph at hand
+        if (value(v).source == v && value(v).saved) w.kept[kAsIs][divided ? 0 : 1] += stored_bytes(v) * per;
+        if (value(v).source == v && value(v).saved && of_rows(v))
+          w.rows_kept[kAsIs][divided ? 0 : 1] += stored_bytes(v) * per;
         if (is_float_value(v) && e > w.largest) w.largest = e, w.largest_split = divided, w.largest_rows = of_rows(v);
         if (composed && k == 0) w.composed[divided ? 0 : 1] += e;
         if (value(v).source != v || !value(v).saved) continue;

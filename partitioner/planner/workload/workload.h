@@ -14,6 +14,10 @@
 
 namespace partita {
 
+// A bit for each RecomputeMode under which something of the forward part is computed again.
+using RecomputeModes = unsigned;
+constexpr RecomputeModes mode_bit(RecomputeMode mode) { return 1u << static_cast<unsigned>(mode); }
+
 // One contraction C[batch, m, n] += A[batch, m, k] B[batch, k, n] per sample, `count` times.
 struct MatrixWork {
   double batch = 1, m = 1, n = 1, k = 1;
@@ -25,6 +29,7 @@ struct MatrixWork {
   double plane = 0;      // then: positions that the result has for each channel of a sample,
   bool strided = false;  // and whether windows move on by several of them
   double count = 1;
+  RecomputeModes again = 0;  // of forward's
 
   double flops() const { return 2 * batch * m * n * k * count; }
 };
@@ -36,6 +41,7 @@ struct AttentionWork {
   double full_share = 1;                         // visited pairs / all pairs
   bool split = false;                            // heads over the tensor axis
   double count = 1;
+  RecomputeModes again = 0;
 };
 
 // [0]: divided by the tensor axis; [1]: not.
@@ -50,6 +56,7 @@ struct UnitWork {
   TensorParts forward_traffic = {0, 0}, backward_traffic = {0, 0};  // of fused elementwise kernels, norms, losses
   TensorParts copied = {0, 0};  // results of layout changes: software run op by op writes them
   double forward_kernels = 0, backward_kernels = 0;
+  std::array<double, kRecomputeModes> again_traffic{};  // what of forward's is computed again, as a share of it
   TensorParts parameters = {0, 0};
   double expert_parameters = 0;
   // Of weights that are not trained: elements; bytes that the graph holds, copies in 16 bits among them.
@@ -58,9 +65,10 @@ struct UnitWork {
   TensorParts saved_bytes = {0, 0};  // others (indices, masks), in bytes
   TensorParts composed = {0, 0};     // results of ops that frameworks run as chains of single operations
   double input = 0;                  // float values that come from earlier units
-  // Of a program compiled here, in bytes: what it keeps for backward and takes from earlier units; of the parameters,
-  // elements that it reads as they are stored, not in the compute precision (program_memory.h).
-  TensorParts kept = {0, 0}, kept_without_scores = {0, 0};
+  // Of a program compiled here, in bytes: what it keeps for backward under each mode of recomputation but full, and
+  // takes from earlier units; of the parameters, elements that it reads as they are stored, not in the compute
+  // precision (program_memory.h).
+  std::array<TensorParts, kRecomputeModes> kept{};
   double input_bytes = 0;
   TensorParts read_as_stored = {0, 0};
   TensorParts tied = {0, 0};  // elements of trained parameters that an earlier unit has
@@ -72,7 +80,7 @@ struct UnitWork {
   double chosen = 0;                  // matrices that rows choose from, multiplied without copies of them; 0: none
   // Of the above, what is made between such products: a rank has the rows of all ranks of the expert axis.
   TensorParts rows_forward_traffic = {0, 0}, rows_backward_traffic = {0, 0};
-  TensorParts rows_kept = {0, 0}, rows_kept_without_scores = {0, 0};
+  std::array<TensorParts, kRecomputeModes> rows_kept{};
   bool largest_rows = false;
   UpdateWork update;      // of its parameters, once a step
   bool sequence = false;  // what the tensor axis does not divide can be divided along positions
@@ -99,19 +107,22 @@ struct Workload {
   double samples = 1;             // of one run of the graph
   // Samples that each run takes, where the file, or the group that shares experts' capacity, has fixed them; 0: any.
   int64_t exported_batch = 0;
-  double sequence = 1;         // positions of a sample (1 where there are none): divided by the context axis
-  double parameters = 0;       // trained elements
-  double experts = 0;          // 0: none
-  double optimizer_bytes = 8;  // of states, per parameter element
-  double tokens = 1;           // targets of one sample
-  bool whole_batches = false;  // statistics are of all samples of a run, which ranks compute at once
-  std::string whole_runs;      // why the ranks cannot compute a run in parts, one after another; empty: they can
+  double sequence = 1;            // positions of a sample (1 where there are none): divided by the context axis
+  double parameters = 0;          // trained elements
+  double experts = 0;             // 0: none
+  double optimizer_bytes = 8;     // of states, per parameter element
+  double tokens = 1;              // targets of one sample
+  RecomputeModes recomputes = 0;  // modes beside full of which units' memory and repeated work are known
+  bool whole_batches = false;     // statistics are of all samples of a run, which ranks compute at once
+  std::string whole_runs;         // why the ranks cannot compute a run in parts, one after another; empty: they can
 
   const UnitWork& unit(size_t k) const { return kinds[static_cast<size_t>(units[k])]; }
 };
 
 struct WorkloadOptions {
   BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
+  // By NodeId: the modes under which a forward node is computed again (passes/training/recompute.h); empty: not known.
+  std::vector<RecomputeModes> again;
 };
 
 // `graph`: a training graph (all segments) with tagged blocks.

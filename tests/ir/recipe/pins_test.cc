@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/recipe/read_recipe.h"
+#include "ir/recipe/write_recipe.h"
 #include "tests/ir/support/parsed_recipe.h"
 
 namespace partita {
@@ -43,6 +44,21 @@ TEST(ApplyPin_BucketBytes, OfAllGroupsOrByTheirRanks) {
   EXPECT_EQ(recipe.pin.bucket_bytes.bytes(8), 1000);
 }
 
+TEST(ApplyPin_Recompute, OfAllBlocksOrByTheirNumbers) {
+  using enum RecomputeMode;
+  Recipe recipe;
+  ASSERT_TRUE(apply_pin(recipe, "recompute={full: [0..1, 5], mlp: 3, none: 6}").ok());
+  EXPECT_EQ(recipe.pin.recompute, std::nullopt);
+  EXPECT_EQ(recipe.pin.recompute_blocks, (std::vector{kFull, kFull, kNone, kMlp, kNone, kFull}));
+  EXPECT_EQ(recipe.recompute_of(3), kMlp);
+  EXPECT_EQ(recipe.recompute_of(9), kNone);
+  EXPECT_THAT(format_pins(recipe.pin), HasSubstr("recompute: {mlp: [3], full: [0..1, 5]}"));
+  EXPECT_EQ(parsed_recipe("pin: " + format_pins(recipe.pin)).pin, recipe.pin);
+  ASSERT_TRUE(apply_pin(recipe, "recompute=attention").ok());
+  EXPECT_TRUE(recipe.pin.recompute_blocks.empty());
+  EXPECT_EQ(recipe.recompute_of(3), kAttention);
+}
+
 TEST(ApplyPin_Refused, Table) {
   const struct {
     const char *pin, *message;
@@ -54,6 +70,11 @@ TEST(ApplyPin_Refused, Table) {
       {"tensors=4", "--pin 'tensors=4': 1:1: pin: unknown key 'tensors'; the nearest known key is 'tensor'"},
       {"bucket_bytes=[1]", "--pin 'bucket_bytes=[1]': 1:1: pin.bucket_bytes: expected bytes, or a mapping"},
       {"bucket_bytes={1: 5}", "--pin 'bucket_bytes={1: 5}': 1:1: pin.bucket_bytes: expected an integer from 2"},
+      {"recompute={}", "--pin 'recompute={}': 1:1: pin.recompute: expected blocks by what is computed again"},
+      {"recompute={full: 0..2, mlp: 2}",
+       "--pin 'recompute={full: 0..2, mlp: 2}': 1:19: pin.recompute.mlp: expected each block once"},
+      {"recompute={full: 3..1}", "--pin 'recompute={full: 3..1}': 1:8: pin.recompute.full: expected an integer from 3"},
+      {"recompute={auto: 1}", "--pin 'recompute={auto: 1}': 1:1: pin.recompute: expected what is computed again of"},
       {"w={out: [}", "--pin 'w={out: [}': 1:"},
   };
   for (const auto& c : kCases) {

@@ -92,5 +92,57 @@ TEST(Recompute_Pin, GoesBeforeTheRecipe) {
   EXPECT_EQ(recompute(blocks(), context)->nodes.size(), blocks().nodes.size());
 }
 
+TEST(Recompute_ByBlock, GivesEachItsOwn) {
+  PassContext context;
+  context.recipe.pin.recompute_blocks = {RecomputeMode::kNone, RecomputeMode::kFull};
+  auto g = recompute(blocks(), context);
+  ASSERT_TRUE(g.ok()) << g.status();
+  EXPECT_EQ(in_backward(*g, "uniform"), 1);
+  EXPECT_EQ(in_backward(*g, "matmul"), in_backward(blocks(), "matmul") + 1);
+  expect_same_values(blocks(), *g, 0);
+  context.recipe.pin.recompute_blocks.resize(4, RecomputeMode::kFull);
+  EXPECT_EQ(recompute(blocks(), context).status().message(),
+            "pin recompute: block 3 is named, and the model has 3 repeated blocks, numbered from 0");
+}
+
+// y = tanh(x) u; x + tanh(attention(y, y, y) v), squared and summed; of each position the products.
+Graph attending() {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF64, {2, 2, 4, 6}});
+  auto weight = [&](std::string name) {
+    return b.state({.name = std::move(name), .kind = StateKind::kParameter, .parameter = {}, .initial = {}},
+                   {DType::kF64, {6, 6}});
+  };
+  b.context().block = 0;
+  auto product = [&](ValueId v, std::string name) {
+    return b.reshape(b.matmul(b.reshape(v, {16, 6}), weight(std::move(name))), {2, 2, 4, 6});
+  };
+  ValueId y = product(b.emit("tanh", {x}), "u");
+  ValueId attended = b.emit_all("attention", {y, y, y}, {{"scale", 0.5}, {"causal", true}})[0];
+  ValueId out = b.add(x, b.emit("tanh", {product(attended, "v")}));
+  b.context().block = -1;
+  b.output("loss", b.reduce_sum(b.mul(out, out), {0, 1, 2, 3}, false));
+  PassContext context;
+  auto g = build_backward(std::move(b).finish(), context);
+  EXPECT_TRUE(g.ok()) << g.status();
+  return *std::move(g);
+}
+
+TEST(Recompute_AttentionAndMlp, AreTheTwoPartsOfFull) {
+  std::map<RecomputeMode, int64_t> again;
+  for (RecomputeMode mode : {RecomputeMode::kAttention, RecomputeMode::kMlp, RecomputeMode::kFull}) {
+    PassContext context{.recipe = {.recompute = mode}};
+    auto g = recompute(attending(), context);
+    ASSERT_TRUE(g.ok()) << g.status();
+    EXPECT_EQ(in_backward(*g, "attention"), mode == RecomputeMode::kMlp ? 0 : 1);
+    for (bool node : recomputed_nodes(attending(), mode)) again[mode] += node;
+    EXPECT_EQ(static_cast<int64_t>(g->nodes.size() - attending().nodes.size()), again[mode]);
+    expect_same_values(attending(), *g, 0);
+  }
+  EXPECT_GT(again[RecomputeMode::kAttention], 0);
+  EXPECT_GT(again[RecomputeMode::kMlp], 0);
+  EXPECT_EQ(again[RecomputeMode::kAttention] + again[RecomputeMode::kMlp], again[RecomputeMode::kFull]);
+}
+
 }  // namespace
 }  // namespace partita

@@ -75,9 +75,9 @@ TEST(Memory, CountsWhatEagerSoftwareKeeps) {
   Problem p = problem(w, c, 8);
   Layout l;
   l.data = 2;
-  double plain = saved_bytes(w.kinds[1], p, d, l, false);
+  double plain = saved_bytes(w.kinds[1], p, d, l, RecomputeMode::kNone);
   w.kinds[1].composed = {0, 2.0 * 1024 * 2048};
-  EXPECT_DOUBLE_EQ(saved_bytes(w.kinds[1], p, d, l, false), plain + 1.5 * 2 * 1024 * 2048);
+  EXPECT_DOUBLE_EQ(saved_bytes(w.kinds[1], p, d, l, RecomputeMode::kNone), plain + 1.5 * 2 * 1024 * 2048);
   StageUnits last{{0, 0, 1}, 1};
   EXPECT_DOUBLE_EQ(stage_memory(p, d, l, last, 1).transient, 2.0 * 1024 * 32000);
   l.data = 1, l.tensor = 2;

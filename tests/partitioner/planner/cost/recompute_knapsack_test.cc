@@ -1,0 +1,173 @@
+// The choice against all choices, and the stages that it is made for.
+#include "partitioner/planner/cost/recompute_knapsack.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "tests/partitioner/support/search_problems.h"
+
+namespace partita {
+namespace {
+
+using Counts = std::vector<std::array<int, kRecomputeModes>>;
+
+struct Sum {
+  double bytes = 0, seconds = 0;
+};
+Sum sum(const std::vector<RecomputeItems>& items, const Counts& counts) {
+  Sum out;
+  for (size_t k = 0; k < items.size(); ++k) {
+    int n = 0;
+    for (size_t m = 0; m < kRecomputeModes; ++m) {
+      n += counts[k][m];
+      out.bytes += counts[k][m] * items[k].modes[m].bytes, out.seconds += counts[k][m] * items[k].modes[m].seconds;
+    }
+    EXPECT_EQ(n, items[k].count);
+  }
+  return out;
+}
+
+// The least seconds of all ways to free so much.
+double least_seconds(const std::vector<RecomputeItems>& items, double bytes) {
+  double least = 1e300;
+  std::function<void(size_t, Sum)> add = [&](size_t unit, Sum so_far) {
+    size_t kind = 0;
+    for (int n = static_cast<int>(unit); kind < items.size() && n >= items[kind].count;) n -= items[kind++].count;
+    if (kind == items.size()) {
+      if (so_far.bytes >= bytes) least = std::min(least, so_far.seconds);
+      return;
+    }
+    add(unit + 1, so_far);
+    for (const RecomputeItems::Mode& m : items[kind].modes) {
+      if (m.bytes > 0) add(unit + 1, {so_far.bytes + m.bytes, so_far.seconds + m.seconds});
+    }
+  };
+  add(0, {});
+  return least;
+}
+
+TEST(ChooseRecompute, IsLeastOrNearlySo) {
+  std::mt19937 rng(3);
+  auto draw = [&](double low, double high) { return std::uniform_real_distribution(low, high)(rng); };
+  double mine = 0, least = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::vector<RecomputeItems> items(1 + rng() % 2);
+    double most = 0;
+    for (RecomputeItems& i : items) {
+      i.count = 1 + static_cast<int>(rng() % 3);
+      double best = 0;
+      for (size_t m = static_cast<size_t>(RecomputeMode::kSelective); m < kRecomputeModes; ++m) {
+        if (rng() % 4 == 0) continue;
+        i.modes[m] = {draw(1, 10), draw(0.5, 5)};
+        best = std::max(best, i.modes[m].bytes);
+      }
+      most += i.count * best;
+    }
+    const double bytes = draw(0, 1.1 * most);
+    const auto counts = choose_recompute(items, bytes);
+    ASSERT_EQ(counts.has_value(), bytes <= most) << round;
+    if (!counts) continue;
+    const Sum got = sum(items, *counts);
+    EXPECT_GE(got.bytes, bytes);
+    const double want = least_seconds(items, bytes);
+    EXPECT_GE(got.seconds, want - 1e-9);
+    mine += got.seconds, least += want;
+  }
+  EXPECT_LT(mine, 1.1 * least);
+}
+
+TEST(ChooseRecompute, OfOneModeTakesAsManyBlocksAsAreNeeded) {
+  std::vector<RecomputeItems> items(1);
+  items[0].count = 12, items[0].modes[static_cast<size_t>(RecomputeMode::kFull)] = {10, 1};
+  for (double bytes : {0., 1., 10., 11., 120.}) {
+    const auto counts = choose_recompute(items, bytes);
+    ASSERT_TRUE(counts) << bytes;
+    EXPECT_EQ((*counts)[0][static_cast<size_t>(RecomputeMode::kFull)], std::ceil(bytes / 10)) << bytes;
+  }
+  EXPECT_FALSE(choose_recompute(items, 121));
+}
+
+// A transformer on devices that hold `share` of what it keeps where nothing is computed again.
+struct Stages {
+  explicit Stages(double share) : workload(transformer(12, 1024, 2048, 8000)), devices(cluster(1, 4, "A100-80GB")) {
+    UnitWork& block = workload.kinds[1];
+    block.input_bytes = 2 * block.input;
+    block.kept[static_cast<size_t>(RecomputeMode::kNone)] = {2 * block.saved[0], 2 * block.saved[1]};
+    pinned = problem(workload, devices, 16);
+    pinned.own_programs = true;
+    layout.pipeline = 4;
+    CostModel model(pinned);
+    const MemoryUse m = model.predict(layout, false).memory[0];
+    DeviceProfile& device = devices.groups[0].device;
+    device.memory_bytes = m.total() - (1 - share) * m.activations;
+  }
+  Workload workload;
+  Cluster devices;
+  Problem pinned;
+  Layout layout;
+};
+
+// The first stage holds four micro-batches, the last one: so much more is computed again there.
+TEST(WithRecompute, ComputesAgainWhatEachStageLacksRoomFor) {
+  Stages s(0.7);
+  CostModel model(s.pinned);
+  ASSERT_FALSE(model.predict(s.layout, false).fits);
+  const auto mixed = model.with_recompute(s.layout, 0);
+  ASSERT_TRUE(mixed);
+  EXPECT_TRUE(model.predict(*mixed, false).fits);
+  auto blocks = [&](int64_t stage) {
+    size_t n = 0;
+    for (const RecomputedBlocks& r : model.recomputed(*mixed, stage)) n += r.blocks.size();
+    return n;
+  };
+  EXPECT_GT(blocks(0), blocks(2));
+  EXPECT_EQ(blocks(3), 0u);
+  // One block less would not fit.
+  Layout less = *mixed;
+  less.recompute_blocks[blocks(0) - 1] = RecomputeMode::kNone;
+  EXPECT_FALSE(model.predict(less, false).fits);
+  Layout full = s.layout;
+  full.recompute = RecomputeMode::kFull;
+  EXPECT_LT(model.predict(*mixed, false).step_seconds, model.predict(full, false).step_seconds);
+  EXPECT_GT(model.predict(*mixed, false).step_seconds, model.predict(s.layout, false).step_seconds);
+  EXPECT_EQ(model.predict(*mixed, false).memory[3].total(), model.predict(s.layout, false).memory[3].total());
+}
+
+TEST(WithRecompute, IsNothingWhereAllFitsOrNothingDoes) {
+  Stages enough(1), tiny(0.01);
+  CostModel of_enough(enough.pinned), of_tiny(tiny.pinned);
+  EXPECT_FALSE(of_enough.with_recompute(enough.layout, 0));
+  EXPECT_FALSE(of_tiny.with_recompute(tiny.layout, 0));
+}
+
+// The search finds it, and where programs need more than is counted, one with more computed again.
+TEST(Search, ComputesBlocksAgainWhereMemoryEnds) {
+  Stages s(0.7);
+  for (double more : {1.0, 1.1}) {
+    CostModel model(s.pinned);
+    SearchOptions o;
+    for (const char* axis : {"data", "tensor", "context", "expert"}) o.pin.axes[axis] = 1;
+    o.pin.axes["pipeline"] = 4;
+    o.pin.micro_batch = 1, o.pin.zero = 0, o.pin.schedule = PipelineSchedule::k1f1b;
+    o.allocate = [&](const Layout& l) {
+      std::vector<double> bytes;
+      for (const MemoryUse& m : model.predict(l, false).memory)
+        bytes.push_back(m.total() - m.reserve + (more - 1) * m.activations);
+      return bytes;
+    };
+    auto found = search(model, o);
+    ASSERT_TRUE(found.ok()) << found.status();
+    ASSERT_TRUE(found->best);
+    EXPECT_FALSE(found->best->layout.recompute_blocks.empty()) << more;
+    EXPECT_TRUE(found->best->prediction.fits);
+    EXPECT_LE(found->allocated, 4);
+    const std::vector<double> bytes = *o.allocate(found->best->layout);
+    EXPECT_LE(bytes[0], found->best->prediction.room(0));
+    EXPECT_GT(bytes[0], 0.8 * found->best->prediction.room(0));
+  }
+}
+
+}  // namespace
+}  // namespace partita
