@@ -24,6 +24,8 @@ std::string numeric(const sockaddr* address, socklen_t length) {
   return error == 0 ? text.data() : "";
 }
 
+constexpr const char* kNoHost = "192.0.2.1";  // far away (RFC 5737)
+
 bool is_loopback(std::string_view address) { return address == "::1" || address.starts_with("127."); }
 
 // The addresses of a name, as this host knows it.
@@ -45,20 +47,22 @@ bool is_numeric(const std::string& text) {
          ::inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1;
 }
 
-// Where a packet to far away would start from; none is sent.
-std::string default_route_address() {
-  sockaddr_in far{};
-  far.sin_family = AF_INET;
-  far.sin_port = htons(9);
-  ::inet_pton(AF_INET, "192.0.2.1", &far.sin_addr);  // of no host (RFC 5737)
-  const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_in here{};
-  socklen_t length = sizeof here;
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&far), sizeof far) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&here), &length) != 0) {
-    return "";
+// Where a packet to `name` would start from; none is sent.
+std::string route_address(const std::string& name) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name.c_str(), "9", &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, &::freeaddrinfo);
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    const Fd fd(::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage here{};
+    socklen_t length = sizeof here;
+    if (::connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 &&
+        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&here), &length) == 0)
+      return numeric(reinterpret_cast<const sockaddr*>(&here), length);
   }
-  return numeric(reinterpret_cast<const sockaddr*>(&here), length);
+  return "";
 }
 
 }  // namespace
@@ -90,11 +94,17 @@ absl::StatusOr<std::string> own_address(const std::string& name) {
     loopback = address;
   }
   if (!loopback.empty()) {
-    if (std::string address = default_route_address(); !address.empty()) return address;
+    if (std::string address = route_address(kNoHost); !address.empty()) return address;
   }
   return absl::FailedPreconditionError(cat("MASTER_ADDR ", quote(name),
                                            " is no address of this host, where rank 0 runs; set it to this host's name "
                                            "on all hosts, or say --interface with the one to listen on"));
+}
+
+absl::StatusOr<std::string> address_towards(const std::string& name) {
+  std::string address = route_address(name);
+  if (address.empty()) return absl::UnavailableError(cat("this host knows no way to ", quote(name)));
+  return is_loopback(address) ? own_address(name) : address;
 }
 
 }  // namespace partita::runtime

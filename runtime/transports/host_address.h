@@ -16,4 +16,8 @@ absl::StatusOr<std::string> interface_address(const std::string& interface);
 // is not this host's.
 absl::StatusOr<std::string> own_address(const std::string& name);
 
+// The numeric address of this host from which it reaches `name`, or by which others reach it where that is its own
+// name. Unavailable where there is no way.
+absl::StatusOr<std::string> address_towards(const std::string& name);
+
 }  // namespace partita::runtime

@@ -20,6 +20,7 @@
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
 #include "runtime/talk_flags.h"
+#include "runtime/transports/host_address.h"
 #include "tools/cli/command.h"
 #include "tools/launch/hosts_file.h"
 #include "tools/launch/kubernetes_manifest.h"
@@ -222,7 +223,9 @@ absl::Status launch(const Flags& flags) {
       PARTITA_ASSIGN_OR_RETURN(job.secret_file, secret_file(flags));
       ::setenv(runtime::kSecretFileVariable, job.secret_file.c_str(), 1);
     }
-    return start_or_say(flags, torchrun_command(job, flags.master, flags.node_rank));
+    // A host's own name need not mean it to others. Where commands are made on another host, the name has to do.
+    const auto address = runtime::address_towards(flags.master);
+    return start_or_say(flags, torchrun_command(job, flags.master, flags.node_rank, address.value_or("")));
   }
   if (flags.kubernetes) return print_kubernetes(flags, job);
   if (flags.slurm) {

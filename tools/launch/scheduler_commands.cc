@@ -43,7 +43,8 @@ int least_full_nodes(const LaunchJob& job) {
 
 }  // namespace
 
-std::vector<std::string> torchrun_command(const LaunchJob& job, const std::string& master, int node_rank) {
+std::vector<std::string> torchrun_command(const LaunchJob& job, const std::string& master, int node_rank,
+                                          const std::string& address) {
   std::vector<std::string> words = {"torchrun", "--no-python", cat("--nproc-per-node=", job.ranks / job.nodes)};
   const int least = least_full_nodes(job);
   if (job.nodes == 1) {
@@ -52,6 +53,9 @@ std::vector<std::string> torchrun_command(const LaunchJob& job, const std::strin
     for (const std::string& word : {cat("--nnodes=", nodes_of(job, least, ":")), std::string("--rdzv-backend=c10d"),
                                     cat("--rdzv-endpoint=", master, ":", job.port), cat("--rdzv-id=", job_name(job))})
       words.push_back(word);
+    if (!address.empty()) words.push_back(cat("--local-addr=", address));
+    // A node that comes later never learns where rank 0 is, where that shares torchrun's own store (torch 2.4 to 2.15).
+    words.insert(words.begin(), {"env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"});
   } else {
     for (const std::string& word : {cat("--nnodes=", job.nodes), cat("--node-rank=", node_rank),
                                     cat("--master-addr=", master), cat("--master-port=", job.port)})

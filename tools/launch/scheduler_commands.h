@@ -10,8 +10,10 @@
 namespace partita {
 
 // torchrun on this host, the `node_rank`-th of job.nodes; `master`: the first one's address. Where the bundle has plans
-// for fewer whole nodes, hosts may be lost, and come back or join later (--nnodes MIN:MAX).
-std::vector<std::string> torchrun_command(const LaunchJob& job, const std::string& master, int node_rank);
+// for fewer whole nodes, hosts may be lost, and come back or join later (--nnodes MIN:MAX); others reach this one by
+// `address` then (empty: by its name).
+std::vector<std::string> torchrun_command(const LaunchJob& job, const std::string& master, int node_rank,
+                                          const std::string& address);
 
 // Open MPI's mpirun, on these hosts, or where mpirun itself finds some. `tcp`: MPI starts the ranks and does not carry
 // their messages.

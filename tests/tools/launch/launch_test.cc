@@ -56,7 +56,7 @@ const LaunchJob kJob{.command = {"/job/bundle/rank", "--data", "my text"},
                      .restarts = {.most = 3}};
 
 TEST(SchedulerCommands, Torchrun_GetsNodesAndRestarts) {
-  EXPECT_EQ(shell_line(torchrun_command(kJob, "gpu01", 1)),
+  EXPECT_EQ(shell_line(torchrun_command(kJob, "gpu01", 1, "10.0.0.2")),
             "torchrun --no-python --nproc-per-node=2 --nnodes=2 --node-rank=1 --master-addr=gpu01 --master-port=29500 "
             "--max-restarts=3 /job/bundle/rank --data 'my text' --resume");
 }
@@ -67,11 +67,11 @@ TEST(SchedulerCommands, Torchrun_OfSeveralPlansLetsHostsComeAndGo) {
   job.ranks = 8;
   job.nodes = 4;
   job.plans = {8, 4, 3};
-  EXPECT_THAT(shell_line(torchrun_command(job, "gpu01", 1)),
+  EXPECT_THAT(shell_line(torchrun_command(job, "gpu01", 1, "10.0.0.2")),
               HasSubstr(" --nproc-per-node=2 --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=gpu01:29500 "
-                        "--rdzv-id=bundle --max-restarts=3 /job/bundle/rank "));
+                        "--rdzv-id=bundle --local-addr=10.0.0.2 --max-restarts=3 /job/bundle/rank "));
   job.plans = {8, 3};
-  EXPECT_THAT(shell_line(torchrun_command(job, "gpu01", 1)), HasSubstr(" --nnodes=4 --node-rank=1 "));
+  EXPECT_THAT(shell_line(torchrun_command(job, "gpu01", 1, "10.0.0.2")), HasSubstr(" --nnodes=4 --node-rank=1 "));
 }
 
 TEST(SchedulerCommands, Mpirun_GetsHostsAndForTcpTheSecretsFile) {
