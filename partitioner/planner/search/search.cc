@@ -304,7 +304,12 @@ class Search {
     double least = kNever;  // of the stages' room
     for (const DeviceGroup& g : problem_.cluster->groups)
       least = std::min(least, g.device.memory_bytes - g.device.reserve_bytes);
-    std::optional<Layout> again = model_.with_recompute(l, kMoreThanRefused * refusals_.beyond(l, least));
+    const double beyond = refusals_.beyond(l, least);
+    if (options_.allocate && beyond == 0) {  // what may fit after all, as the compiler is to say
+      if (const auto doubtful = model_.with_recompute(l, -kCountError * least))
+        take({*doubtful, model_.predict(*doubtful, false)});
+    }
+    std::optional<Layout> again = model_.with_recompute(l, kMoreThanRefused * beyond);
     if (!again) again = l, again->recompute = RecomputeMode::kFull, again->recompute_blocks.clear();  // the nearest
     take({*again, model_.predict(*again, false)});
   }
