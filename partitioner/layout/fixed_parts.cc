@@ -22,8 +22,6 @@ std::string refused_recipe(const Recipe& recipe, int64_t global) {
   if (recipe.compress != Compression::kNone)
     return cat("compress: ", enum_name(recipe.compress),
                " rounds what each rank has, whatever the order of sums; leave one of the two out");
-  if (recipe.precision == Precision::kFp16)
-    return "precision: fp16: whether a step overflows depends on the ranks; use bf16";
   if (recipe.optimizer && recipe.optimizer->kind == OptimizerKind::kAdafactor)
     return "optimizer: adafactor's means over rows and columns have no fixed order; use another kind";
   if (recipe.optimizer && recipe.optimizer->kind == OptimizerKind::kMuon)

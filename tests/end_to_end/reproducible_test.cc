@@ -106,6 +106,15 @@ TEST_F(Reproducible, LayoutsLeaveNoTrace) {
   EXPECT_EQ(train(gpt2(), "--ranks 2 --pin pipeline=2 --resume", 2), one);
 }
 
+// The scale of the loss is a state, too: some of these steps overflow, the others do not.
+TEST_F(Reproducible, LossScaleLeavesNoTrace) {
+  Source of = gpt2();
+  of.keys += "\nprecision: fp16\nloss_scale: {initial: 1048576, window: 2, hysteresis: 1}";
+  const Bits one = afresh(of, "--ranks 1", 4);
+  for (const char* layout : {"--ranks 2 --like ddp", "--ranks 4 --like zero3", "--ranks 2 --pin pipeline=2"})
+    EXPECT_EQ(afresh(of, layout, 4), one) << layout;
+}
+
 // Each given model, as large a tree as its batch has leaves for; in short, one of them in one pipeline.
 TEST_F(Reproducible, GivenModelsInAllLayouts) {
   std::vector<std::string> folders = model_folders(), layouts(std::begin(kMoreLayouts), std::end(kMoreLayouts));
@@ -133,6 +142,10 @@ TEST_F(Reproducible, OrderIsProved) {
     ASSERT_TRUE(verdict.ok()) << layout << ": " << verdict.status();
     EXPECT_EQ(verdict->fixed_parts, 4);
   }
+  const verifier::Bundle narrow = compile("reproducible: 4\nprecision: fp16", "--ranks 4 --like zero3");
+  const auto verdict = verifier::check_bundle(narrow);
+  ASSERT_TRUE(verdict.ok()) << verdict.status();
+  EXPECT_EQ(verdict->fixed_parts, 4);
 }
 
 // A bundle that sums up in another order, and says that it is the one asked for.
