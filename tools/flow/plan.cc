@@ -173,8 +173,13 @@ absl::Status count_kept(const Recipe& recipe, const CountedModel& counted, Workl
     return take_kept(w, program, mode);
   };
   PARTITA_RETURN_IF_ERROR(count(kept, RecomputeMode::kNone));
+  // Of models with many layers that takes seconds for each mode.
+  const bool math = recipe.attention == AttentionKernel::kMath, many = w.units.size() > kMostUnits;
+  const std::vector<RecomputeMode>& blocks = recipe.pin.recompute_blocks;
   for (RecomputeMode mode : kModes) {
-    if (mode == RecomputeMode::kFull) continue;
+    const bool asked = recipe.recompute_of(0) == mode || std::count(blocks.begin(), blocks.end(), mode) > 0;
+    const bool wanted = !many || asked || (math && mode == RecomputeMode::kSelective);
+    if (mode == RecomputeMode::kFull || !wanted) continue;
     own.recompute = mode;
     PARTITA_ASSIGN_OR_RETURN(const Graph graph, recompute(kept, {.recipe = own}));
     PARTITA_RETURN_IF_ERROR(count(graph, mode));

@@ -48,8 +48,9 @@ double kept_bytes(const UnitWork& u, const Workload& w, const Layout& l, Recompu
   double samples = static_cast<double>(l.micro_batch);
   if (w.sequence > 1) samples /= static_cast<double>(l.context);
   if (mode == RecomputeMode::kFull) return here({0, u.input_bytes}, u, l) * samples;
-  TensorParts parts = u.kept[static_cast<size_t>(mode)];
-  const TensorParts& rows = u.rows_kept[static_cast<size_t>(mode)];
+  const size_t known = static_cast<size_t>((w.recomputes & mode_bit(mode)) != 0 ? mode : RecomputeMode::kNone);
+  TensorParts parts = u.kept[known];
+  const TensorParts& rows = u.rows_kept[known];
   for (size_t k = 0; k < parts.size(); ++k) parts[k] += rows[k] * static_cast<double>(l.expert - 1);
   return here(parts, u, l) * samples;
 }
