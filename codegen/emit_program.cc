@@ -22,6 +22,7 @@
 #include "partitioner/layout/pipeline_schedule.h"
 #include "runtime/program/library_kernels.h"
 #include "runtime/program/params.h"
+#include "runtime/program/tree_sums.h"
 
 namespace partita {
 namespace {
@@ -321,6 +322,7 @@ class ProgramMaker {
           step.bytes = byte_size(p.operands[0].type);
         }
         if (!step.params.count("reduce")) step.params["reduce"] = std::string("sum");
+        if (options_.strict && runtime::adds_up_ranks(step)) step.params["ordered"] = int64_t{1};
         break;
       case StepKind::kCollectiveWait:
         step.params["of"] = int64_t{p.waits_for};
@@ -378,7 +380,7 @@ class ProgramMaker {
 
 CodeContext code_context(const std::vector<LocalProgram>& programs, const TargetOptions& options) {
   const bool gpu = !options.gpu.empty();
-  return {programs, gpu, gpu && options.fuse && options.epilogues};
+  return {programs, gpu, gpu && options.fuse && options.epilogues && !options.strict};
 }
 
 // Of one program, whose passes nobody watches.

@@ -22,7 +22,7 @@ struct TargetOptions {
   bool fuse = true;       // no: one kernel per node
   bool epilogues = true;  // gpu: products do what follows them, where they can (product_epilogues.h)
   bool in_place = true;   // no: every value has memory of its own while it lives
-  bool strict = false;    // cpu: numbers of a node do not depend on what else its kernel computes (LoopNest::strict)
+  bool strict = false;    // numbers of a node do not depend on what else its kernel computes (LoopNest::strict)
 
   // What rows of products' operands are best multiples of, in bytes: a GPU's cache lines. Layout::row_bytes
   int64_t row_bytes() const { return gpu.empty() ? 1 : 128; }

@@ -14,7 +14,7 @@ DeviceEmitter::DeviceEmitter(llvm::Module& module, const LoopNest& nest, const D
     : context_(module.getContext()),
       module_(module),
       b_(context_),
-      math_(b_, module, /*contract=*/true, /*gpu=*/true),
+      math_(b_, module, !nest.strict, /*gpu=*/true),
       nest_(nest),
       s_(schedule),
       batched_(batched),

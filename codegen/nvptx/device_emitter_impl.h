@@ -103,6 +103,7 @@ class DeviceEmitter {
   Value* value(int id, Row& row, Element& e, unsigned v);
   Value* row_value(int id, Row& row);
   Value* apply(int id, Row& row, Element* e, unsigned v);
+  Value* rounded(DType type, Value* v);
   Value* is_at(const ScalarNode& s, Row& row, Element& e, unsigned v);
   Value* element_number(const NestAccess& a, const std::vector<Value*>& index, int64_t add);
   Value* pointer(int operand, Value* at);

@@ -93,7 +93,8 @@ void DeviceEmitter::row_body(Row& row, Value* bound, std::vector<Values>& folded
       });
     }
     sums = team_reduce(work.reductions, std::move(sums));
-    for (size_t k = 0; k < sums.size(); ++k) row.known[work.reductions[k]] = sums[k];
+    for (size_t k = 0; k < sums.size(); ++k)
+      row.known[work.reductions[k]] = rounded(nest_.nodes[work.reductions[k]].scalar.type, sums[k]);
   }
   row_stores(row);
 }

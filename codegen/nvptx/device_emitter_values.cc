@@ -73,7 +73,13 @@ Value* DeviceEmitter::apply(int id, Row& row, Element* e, unsigned v) {
   for (int k = 0; k < 3; ++k) {
     if (ids[k] >= 0) operands[k] = e == nullptr ? row_value(ids[k], row) : value(ids[k], row, *e, v);
   }
-  return math_.apply(s, nest_.nodes[s.a].scalar.type, operands[0], operands[1], operands[2]);
+  return rounded(s.type, math_.apply(s, nest_.nodes[s.a].scalar.type, operands[0], operands[1], operands[2]));
+}
+
+// As it would be read back from memory, where it has to be the same.
+Value* DeviceEmitter::rounded(DType type, Value* v) {
+  const bool narrow = type == DType::kF16 || type == DType::kBF16;
+  return nest_.strict && narrow ? math_.from_stored(type, math_.to_stored(type, v)) : v;
 }
 
 // Whether the index of a point is a number that all points of the vector have, such as a row's label: how far that is

@@ -105,7 +105,7 @@ ReduceKind reduce_kind_of(const OpDef& op) {
 CodeGraph::CodeGraph(const Graph& g, bool gpu, std::vector<int32_t> phases_of_nodes, bool strict_nests)
     : graph(g),
       on_gpu(gpu),
-      fold_units(gpu ? kDeviceFoldUnits : kFoldUnits),
+      fold_units(gpu && !strict_nests ? kDeviceFoldUnits : kFoldUnits),
       strict(strict_nests),
       phases(std::move(phases_of_nodes)),
       literals(constant_values(g)) {

@@ -42,7 +42,7 @@ struct CodeGraph {
   const Graph& graph;
   bool on_gpu;                           // where nests run
   int64_t fold_units;                    // partial results of a fold at most
-  bool strict;                           // as LoopNest::strict, of all nests; on hosts
+  bool strict;                           // as LoopNest::strict, of all nests
   std::vector<NodeRole> roles;           // per node
   std::vector<int32_t> phases;           // per node
   std::vector<const Literal*> literals;  // per value: the constant behind it

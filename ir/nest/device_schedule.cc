@@ -110,8 +110,18 @@ int64_t held_values(const LoopNest& nest) {
   return count;
 }
 
+// Of a strict nest: by the number of columns alone, which says in what order their values are added up.
+void choose_strict_team(const LoopNest& nest, DeviceSchedule& s) {
+  s.vector = 1;
+  const int64_t columns = column_points(nest);
+  s.team = std::clamp(power_of_two_from(divide_up(columns, kHeld)), kWarp, kMostTeam / 2);
+  const int64_t held = divide_up(columns, s.team);
+  s.held = held > kHeld ? 0 : static_cast<int>(held);
+}
+
 // Threads of a row: enough for few vectors each, which then stay in registers.
 void choose_team(const LoopNest& nest, int least, DeviceSchedule& s) {
+  if (nest.strict) return choose_strict_team(nest, s);
   int64_t vectors = divide_up(column_points(nest), s.vector), values = held_values(nest) * s.vector,
           code = static_cast<int64_t>(nest.nodes.size()) * s.vector;
   for (int team = std::max(least, std::min(power_of_two_from(vectors), kWarp)); team <= kMostTeam; team *= 2) {
@@ -126,7 +136,7 @@ void choose_team(const LoopNest& nest, int least, DeviceSchedule& s) {
 
 // Teams that fill a block, as long as what all but the first have added up fits into shared memory.
 int teams_of_unit(const LoopNest& nest, const DeviceSchedule& s) {
-  if (s.held == 0) return 1;  // each adds up in memory
+  if (s.held == 0 || nest.strict) return 1;  // each adds up in memory; or what fits depends on what else is added up
   const int64_t team = folded_words(nest, s) * folded_bytes(nest) * s.team,
                 most = std::min<int64_t>(kBlock / s.team, nest.rows_per_unit);
   return static_cast<int>(

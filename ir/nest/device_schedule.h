@@ -30,7 +30,8 @@ struct DeviceSchedule {
 
 // The nest as a GPU runs it: columns that were cut into rows for the sake of other processors are whole again.
 LoopNest device_nest(LoopNest nest);
-// `nest` from device_nest.
+// `nest` from device_nest. Of a strict nest the order of its sums follows from column_order() and fold_order() alone
+// (reduction_order.h).
 DeviceSchedule device_schedule(const LoopNest& nest);
 
 // Values that a thread of a unit adds up, of all folds together, and what each takes in shared memory.

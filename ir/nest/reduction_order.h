@@ -33,7 +33,7 @@ ReductionOrder column_order(const LoopNest& nest);
 // Of a fold of it.
 ReductionOrder fold_order(const LoopNest& nest, const NestFold& fold);
 
-// The order in which every strict nest of a host reduces a value of this shape and type over some of its dimensions,
+// The order in which every strict nest reduces a value of this shape and type over some of its dimensions,
 // `reduced`, whatever else it computes. Empty where there is nothing to add up.
 ReductionOrder strict_order(const Shape& shape, const std::vector<bool>& reduced, DType type);
 // Of the partial results that a strict fold leaves, `extent` elements each.

@@ -8,7 +8,7 @@
 //
 // Reductions are a balanced binary tree over the group's ranks in group order, neighbours first (f16 and bf16 are
 // accumulated in f32 and rounded once, integers wrap, max/min pass NaN on), so all ranks get the same bits, run after
-// run; on hosts, with every back end.
+// run; on hosts, with every back end. On GPUs sums of f32 and f64 have that order where an operation asks for it.
 //
 // Failure is final: the first failed operation ends the communicator on this rank and, within 10 s, on all others.
 // Unavailable = a peer is missing, died or gave up (worth a retry); InvalidArgument = this rank's own misuse;
@@ -90,6 +90,7 @@ struct CollectiveOp {
   GroupId group = kWorldGroup;
   DType dtype = DType::kF32;
   ReduceOp reduce = ReduceOp::kSum;
+  bool in_order = false;  // a sum: by the tree, also where the back end has an order of its own
   int64_t count = 0;
   const void* input = nullptr;
   void* output = nullptr;

@@ -12,25 +12,15 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "runtime/communicate/reduce_kernels.h"
+#include "runtime/communicate/reduce_rounds.h"
 
 namespace partita::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Up to here every rank gets all inputs and reduces for itself: one message latency instead of two.
-constexpr size_t kSmallReduceBytes = 4096;
 // Up to here the root sends the whole buffer to everybody.
 constexpr size_t kSmallBroadcastBytes = 65536;
-
-struct Slice {
-  int64_t begin = 0, length = 0;  // elements
-};
-Slice slice_of(int64_t count, int parts, int index) {
-  // Without count * index, which could overflow.
-  const int64_t base = count / parts, extra = count % parts;
-  return {base * index + std::min<int64_t>(index, extra), base + (index < extra ? 1 : 0)};
-}
 
 // Group ranks other than mine, starting after me so that not everybody talks to rank 0 first.
 std::vector<int> others(const Exchange& x) {
@@ -44,44 +34,6 @@ int64_t piece_elements(const Exchange& x) {
   return bytes / dtype_size(x.op().dtype);
 }
 
-// One buffer of a reduction: member j reduces slices[j] of everybody's `input`; this rank's results go to `output`.
-struct Reduction {
-  const std::byte* input;
-  std::vector<Slice> slices;
-  std::byte* output;
-};
-
-// Elements [begin, begin + length) of each member's slice of one buffer, as far as the slice goes.
-struct Run {
-  size_t buffer;
-  int64_t begin, length;
-  int64_t at;       // in the scratch memory of its round
-  uint32_t number;  // of its messages
-};
-using Round = std::vector<Run>;
-
-// Cuts all buffers, one after the other, into rounds of at most `piece` elements.
-std::vector<Round> rounds_of(const std::vector<Reduction>& buffers, int64_t piece) {
-  std::vector<Round> rounds;
-  int64_t room = 0;
-  uint32_t number = 0;
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    int64_t longest = 0;
-    for (const Slice& slice : buffers[b].slices) longest = std::max(longest, slice.length);
-    for (int64_t begin = 0; begin < longest;) {
-      if (room == 0) {
-        rounds.emplace_back();
-        room = piece;
-      }
-      const int64_t length = std::min(room, longest - begin);
-      rounds.back().push_back({b, begin, length, piece - room, number++});
-      begin += length;
-      room -= length;
-    }
-  }
-  return rounds;
-}
-
 // Reduces all ranks' copies of the slices this rank owns, in group order.
 absl::Status reduce_slices(Exchange& x, const std::vector<Reduction>& buffers) {
   const auto element = static_cast<size_t>(dtype_size(x.op().dtype));
@@ -92,13 +44,10 @@ absl::Status reduce_slices(Exchange& x, const std::vector<Reduction>& buffers) {
   const size_t stride = static_cast<size_t>(longest) * element;
   std::byte* const scratch = x.scratch(std::min<size_t>(rounds.size(), 2) * peers.size() * stride);
   std::vector<size_t> begins(rounds.size()), ends(rounds.size());
-  const auto length_of = [&](const Run& run, int member) {
-    return std::clamp<int64_t>(buffers[run.buffer].slices[static_cast<size_t>(member)].length - run.begin, 0,
-                               run.length);
-  };
+  const auto length_of = [&](const Run& run, int member) { return run.length_of(buffers[run.buffer].of(member)); };
   const auto source = [&](const Run& run, int member) {
     const Reduction& r = buffers[run.buffer];
-    return r.input + static_cast<size_t>(r.slices[static_cast<size_t>(member)].begin + run.begin) * element;
+    return r.input + static_cast<size_t>(r.of(member).begin + run.begin) * element;
   };
   const auto received = [&](size_t round, size_t peer, const Run& run) {
     return scratch + (round % 2 * peers.size() + peer) * stride + static_cast<size_t>(run.at) * element;
@@ -159,18 +108,6 @@ void gather_slices(Exchange& x, std::byte* buffer, const std::vector<Slice>& sli
   number += messages_of(longest);
 }
 
-std::vector<Slice> even_slices(int64_t count, int parts) {
-  std::vector<Slice> slices;
-  for (int i = 0; i < parts; ++i) slices.push_back(slice_of(count, parts, i));
-  return slices;
-}
-
-std::vector<Slice> equal_chunks(int64_t count, int parts) {
-  std::vector<Slice> slices;
-  for (int i = 0; i < parts; ++i) slices.push_back({count * i, count});
-  return slices;
-}
-
 const std::byte* input_of(const CollectiveBuffers& b) {
   return static_cast<const std::byte*>(b.input == nullptr ? b.output : b.input);
 }
@@ -200,23 +137,15 @@ absl::Status all_reduce_small(Exchange& x) {
 }
 
 absl::Status all_reduce(Exchange& x) {
-  const auto element = static_cast<size_t>(dtype_size(x.op().dtype));
-  size_t bytes = 0;
-  std::vector<Reduction> reductions;
-  for (const CollectiveBuffers& b : buffers_of(x.op())) {
-    bytes += static_cast<size_t>(b.count) * element;
-    std::vector<Slice> slices = even_slices(b.count, x.size());
-    const auto own = static_cast<size_t>(slices[static_cast<size_t>(x.mine())].begin);
-    reductions.push_back({input_of(b), std::move(slices), static_cast<std::byte*>(b.output) + own * element});
-  }
+  const int64_t element = dtype_size(x.op().dtype);
+  int64_t bytes = 0;
+  for (const CollectiveBuffers& b : buffers_of(x.op())) bytes += b.count * element;
   if (x.size() > 1 && bytes <= kSmallReduceBytes) return all_reduce_small(x);
+  const std::vector<Reduction> reductions = reductions_of(x.op(), x.size(), x.mine());
   PARTITA_RETURN_IF_ERROR(reduce_slices(x, reductions));
   x.next_phase();
   uint32_t number = 0;
-  for (const Reduction& r : reductions) {
-    std::byte* const whole = r.output - static_cast<size_t>(r.slices[static_cast<size_t>(x.mine())].begin) * element;
-    gather_slices(x, whole, r.slices, number);
-  }
+  for (const Reduction& r : reductions) gather_slices(x, r.output - r.of(x.mine()).begin * element, r.slices, number);
   return x.wait_all();
 }
 
@@ -272,13 +201,7 @@ absl::Status all_to_all(Exchange& x) {
   return x.wait_all();
 }
 
-absl::Status reduce_scatter(Exchange& x) {
-  std::vector<Reduction> reductions;
-  for (const CollectiveBuffers& b : buffers_of(x.op()))
-    reductions.push_back(
-        {static_cast<const std::byte*>(b.input), equal_chunks(b.count, x.size()), static_cast<std::byte*>(b.output)});
-  return reduce_slices(x, reductions);
-}
+absl::Status reduce_scatter(Exchange& x) { return reduce_slices(x, reductions_of(x.op(), x.size(), x.mine())); }
 
 absl::Status barrier(Exchange& x) {
   for (int peer : others(x)) {

@@ -15,11 +15,13 @@ struct Entry {
 };
 
 constexpr Entry kTable[] = {
+    {"accumulate_tree", make_cuda_accumulate_tree},
     {"argmax", make_cuda_argmax},
     {"attention", make_cuda_attention},
     {"attention_grad", make_cuda_attention_grad},
     {"avg_pool", make_cuda_avg_pool},
     {"avg_pool_grad", make_cuda_avg_pool_grad},
+    {"block_squares", make_cuda_block_squares},
     {"conv", make_cuda_conv},
     {"conv_grad_data", make_cuda_conv_grad_data},
     {"conv_grad_weight", make_cuda_conv_grad_weight},

@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kLook{50};
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(CudaDevice& device, Communicator& control, const Nccl& nccl)
-      : DeviceCommunicator(device, control), nccl_(nccl) {}
+      : DeviceCommunicator(device, control), nccl_(nccl), sums_(device) {}
 
   ~NcclCommunicator() override {
     stop_ = true;
@@ -40,7 +40,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     PARTITA_ASSIGN_OR_RETURN(links_[kWorldGroup], link_group(kWorldGroup, rank(), size()));
     ranks_[kWorldGroup] = all;
     PARTITA_RETURN_IF_ERROR(add_lane(
-        {}, [this](const CollectiveOp& op) { return link_of(op.group); }, [this] { return group_error(); }));
+        {}, [this](const CollectiveOp& op) { return link_of(op.group); }, [this] { return group_error(); }, &sums_));
     watchdog_ = std::thread([this] { watch(); });
     return absl::OkStatus();
   }
@@ -63,6 +63,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   // before all that its other rank waits for.
   absl::Status connect(std::span<const CollectiveOp> operations) override {
     std::lock_guard lock(start_mutex_);
+    PARTITA_RETURN_IF_ERROR(sums_.prepare(operations));
     std::map<std::tuple<int, int, GroupId>, Message> wanted;
     for (const CollectiveOp& op : operations) {
       PARTITA_ASSIGN_OR_RETURN(const std::vector<Message> messages, messages_of(op));
@@ -228,9 +229,9 @@ class NcclCommunicator final : public DeviceCommunicator {
     return absl::OkStatus();
   }
 
-  absl::Status add_lane(const Pair& pair, NcclLane::Find find, NcclLane::Look look) {
-    auto lane = std::make_unique<NcclLane>(device_, std::move(find), std::move(look),
-                                           [this](absl::Status s) { fail(std::move(s)); });
+  absl::Status add_lane(const Pair& pair, NcclLane::Find find, NcclLane::Look look, const OrderedSums* sums = nullptr) {
+    auto lane = std::make_unique<NcclLane>(
+        device_, std::move(find), std::move(look), [this](absl::Status s) { fail(std::move(s)); }, sums);
     PARTITA_RETURN_IF_ERROR(lane->open());
     std::lock_guard lock(lanes_mutex_);
     lanes_[pair] = std::move(lane);
@@ -308,6 +309,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   const Nccl& nccl_;
+  OrderedSums sums_;        // of the lane of collectives, which does one after the other
   std::mutex start_mutex_;  // of the order of operations
   std::map<Ticket, std::vector<Part>> flights_;
   Ticket last_ = 0;

@@ -12,8 +12,9 @@ constexpr std::chrono::milliseconds kLook{50};
 
 }  // namespace
 
-NcclLane::NcclLane(CudaDevice& device, Find find, Look look, std::function<void(absl::Status)> fail)
-    : device_(device), find_(std::move(find)), look_(std::move(look)), fail_(std::move(fail)) {}
+NcclLane::NcclLane(CudaDevice& device, Find find, Look look, std::function<void(absl::Status)> fail,
+                   const OrderedSums* sums)
+    : device_(device), find_(std::move(find)), look_(std::move(look)), fail_(std::move(fail)), sums_(sums) {}
 
 absl::Status NcclLane::open() {
   if (cudaError_t e = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); e != cudaSuccess)
@@ -113,7 +114,7 @@ absl::Status NcclLane::issue(const Job& job) {
   PARTITA_ASSIGN_OR_RETURN(NcclLink * link, find_(job.op));
   cudaError_t e = cudaStreamWaitEvent(stream_, job.ready, 0);
   if (e != cudaSuccess) return cuda_error("cudaStreamWaitEvent", e);
-  PARTITA_RETURN_IF_ERROR(link->issue(job.op, stream_));
+  PARTITA_RETURN_IF_ERROR(link->issue(job.op, stream_, sums_));
   e = cudaEventRecord(job.done, stream_);
   return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaEventRecord", e);
 }

@@ -24,8 +24,10 @@ class NcclLane {
   using Find = std::function<absl::StatusOr<NcclLink*>(const CollectiveOp&)>;
   // Also from there, every 50 ms and when asked: what is wrong with the lane's communicators.
   using Look = std::function<absl::Status()>;
-  // `fail` is told what goes wrong; what was given to the lane by then is never issued.
-  NcclLane(CudaDevice& device, Find find, Look look, std::function<void(absl::Status)> fail);
+  // `fail` is told what goes wrong; what was given to the lane by then is never issued. `sums`: of a lane that adds up
+  // in order.
+  NcclLane(CudaDevice& device, Find find, Look look, std::function<void(absl::Status)> fail,
+           const OrderedSums* sums = nullptr);
   ~NcclLane();
   absl::Status open();
 
@@ -62,6 +64,7 @@ class NcclLane {
   Find find_;
   Look look_;
   std::function<void(absl::Status)> fail_;
+  const OrderedSums* sums_;
   cudaStream_t stream_ = nullptr;
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

@@ -1,10 +1,12 @@
 #include "runtime/cuda/nccl_link.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "runtime/communicate/reduce_rounds.h"
 
 namespace partita::runtime {
 namespace {
@@ -82,7 +84,7 @@ absl::StatusOr<ncclUniqueId> NcclLink::new_id(const Nccl& nccl) {
 absl::StatusOr<std::unique_ptr<NcclLink>> NcclLink::open(const Nccl& nccl, const ncclUniqueId& id, int rank, int ranks,
                                                          std::chrono::milliseconds timeout,
                                                          std::function<absl::Status()> failure) {
-  std::unique_ptr<NcclLink> link(new NcclLink(nccl, ranks, timeout, std::move(failure)));
+  std::unique_ptr<NcclLink> link(new NcclLink(nccl, rank, ranks, timeout, std::move(failure)));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const ncclResult_t result = nccl.init(&link->comm_, ranks, id, rank, &config);
@@ -115,9 +117,23 @@ void NcclLink::abort() {
   if (ncclComm_t comm = std::exchange(comm_, nullptr); comm != nullptr) nccl_.abort(comm);
 }
 
-absl::Status NcclLink::issue(const CollectiveOp& op, cudaStream_t stream) {
+absl::Status NcclLink::issue(const CollectiveOp& op, cudaStream_t stream, const OrderedSums* sums) {
   PARTITA_ASSIGN_OR_RETURN(ncclDataType_t type, type_of(op.dtype));
+  if (OrderedSums::has(op)) {
+    if (sums == nullptr) return absl::InternalError("a sum in order that nobody made room for");
+    return sum_in_order(op, stream, *sums);
+  }
   const size_t count = static_cast<size_t>(op.count);
+  if (op.kind == CollectiveKind::kAllToAll) {
+    std::vector<Exchanged> messages;
+    for (const CollectiveBuffers& b : buffers_of(op)) {
+      const int64_t bytes = b.count * dtype_size(op.dtype);
+      for (int peer = 0; peer < ranks_; ++peer)
+        messages.push_back({peer, static_cast<const std::byte*>(b.input) + peer * bytes, b.count,
+                            static_cast<std::byte*>(b.output) + peer * bytes, b.count});
+    }
+    return exchange(messages, op.dtype, stream, "all_to_all");
+  }
   ncclResult_t result = nccl_.group_start();
   auto also = [&](ncclResult_t next) { result = result == ncclSuccess || result == ncclInProgress ? next : result; };
   switch (op.kind) {
@@ -130,27 +146,91 @@ absl::Status NcclLink::issue(const CollectiveOp& op, cudaStream_t stream) {
     case CollectiveKind::kBroadcast:
       also(nccl_.broadcast(op.output, op.output, count, type, op.root, comm_, stream));
       break;
-    case CollectiveKind::kAllToAll:
-      for (const CollectiveBuffers& b : buffers_of(op)) {
-        const size_t chunk = static_cast<size_t>(b.count);
-        const int64_t bytes = b.count * dtype_size(op.dtype);
-        for (int peer = 0; peer < ranks_; ++peer) {
-          also(nccl_.send(static_cast<const std::byte*>(b.input) + peer * bytes, chunk, type, peer, comm_, stream));
-          also(nccl_.recv(static_cast<std::byte*>(b.output) + peer * bytes, chunk, type, peer, comm_, stream));
-        }
-      }
-      break;
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv:
     case CollectiveKind::kPermute:
       if (op.to != kNoPeer) also(nccl_.send(op.input, count, type, op.to, comm_, stream));
       if (op.from != kNoPeer) also(nccl_.recv(op.output, count, type, op.from, comm_, stream));
       break;
+    case CollectiveKind::kAllToAll:
     case CollectiveKind::kBarrier:
       break;
   }
   also(nccl_.group_end());
   return settle(result, collective_name(op.kind).data());
+}
+
+absl::Status NcclLink::exchange(const std::vector<Exchanged>& messages, DType dtype, cudaStream_t stream,
+                                const char* call) const {
+  PARTITA_ASSIGN_OR_RETURN(ncclDataType_t type, type_of(dtype));
+  ncclResult_t result = nccl_.group_start();
+  auto also = [&](ncclResult_t next) { result = result == ncclSuccess || result == ncclInProgress ? next : result; };
+  for (const Exchanged& m : messages) {
+    if (m.send_count > 0) also(nccl_.send(m.send, static_cast<size_t>(m.send_count), type, m.peer, comm_, stream));
+    if (m.receive_count > 0)
+      also(nccl_.recv(m.receive, static_cast<size_t>(m.receive_count), type, m.peer, comm_, stream));
+  }
+  also(nccl_.group_end());
+  return settle(result, call);
+}
+
+// As hosts do it (runtime/communicate/collective_algorithms.cc): the parts of a slice go to the rank that adds them up,
+// and of an all-reduce its sum comes back from there.
+absl::Status NcclLink::sum_in_order(const CollectiveOp& op, cudaStream_t stream, const OrderedSums& sums) const {
+  const int64_t element = dtype_size(op.dtype), piece = sums.piece(op.dtype, ranks_);
+  int64_t bytes = 0;
+  for (const CollectiveBuffers& b : buffers_of(op)) bytes += b.count * element;
+  const bool all = op.kind == CollectiveKind::kAllReduce;
+  if (all && bytes <= std::min(kSmallReduceBytes, piece * element)) return sum_few_in_order(op, stream, sums);
+  const std::vector<Reduction> reductions = reductions_of(op, ranks_, rank_);
+  std::vector<Exchanged> messages;
+  for (const Round& round : rounds_of(reductions, piece)) {
+    messages.clear();
+    for (const Run& run : round) {
+      const Reduction& r = reductions[run.buffer];
+      for (int peer = 0; peer < ranks_; ++peer)
+        messages.push_back({peer, r.input + (r.of(peer).begin + run.begin) * element, run.length_of(r.of(peer)),
+                            sums.rows() + (peer * piece + run.at) * element, run.length_of(r.of(rank_))});
+    }
+    PARTITA_RETURN_IF_ERROR(exchange(messages, op.dtype, stream, "the scatter of a sum"));
+    for (const Run& run : round) {
+      const Reduction& r = reductions[run.buffer];
+      PARTITA_RETURN_IF_ERROR(sums.add(op.dtype, sums.rows() + run.at * element, piece, ranks_,
+                                       r.output + run.begin * element, run.length_of(r.of(rank_)), stream));
+    }
+  }
+  if (!all) return absl::OkStatus();
+  messages.clear();
+  for (const Reduction& r : reductions) {
+    std::byte* const whole = r.output - r.of(rank_).begin * element;
+    for (int peer = 0; peer < ranks_; ++peer) {
+      if (peer != rank_)
+        messages.push_back({peer, r.output, r.of(rank_).length, whole + r.of(peer).begin * element, r.of(peer).length});
+    }
+  }
+  return exchange(messages, op.dtype, stream, "the gather of a sum");
+}
+
+// Every rank gets all terms.
+absl::Status NcclLink::sum_few_in_order(const CollectiveOp& op, cudaStream_t stream, const OrderedSums& sums) const {
+  const int64_t element = dtype_size(op.dtype), piece = sums.piece(op.dtype, ranks_);
+  const std::vector<CollectiveBuffers> buffers = buffers_of(op);
+  std::vector<Exchanged> messages;
+  int64_t at = 0;
+  for (const CollectiveBuffers& b : buffers) {
+    const auto* input = static_cast<const std::byte*>(b.input == nullptr ? b.output : b.input);
+    for (int peer = 0; peer < ranks_; ++peer)
+      messages.push_back({peer, input, b.count, sums.rows() + (peer * piece + at) * element, b.count});
+    at += b.count;
+  }
+  PARTITA_RETURN_IF_ERROR(exchange(messages, op.dtype, stream, "the gather of a sum's terms"));
+  at = 0;
+  for (const CollectiveBuffers& b : buffers) {
+    PARTITA_RETURN_IF_ERROR(sums.add(op.dtype, sums.rows() + at * element, piece, ranks_,
+                                     static_cast<std::byte*>(b.output), b.count, stream));
+    at += b.count;
+  }
+  return absl::OkStatus();
 }
 
 ncclResult_t NcclLink::reduce_or_gather(const CollectiveOp& op, const CollectiveBuffers& b, ncclDataType_t type,

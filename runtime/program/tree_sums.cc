@@ -24,4 +24,10 @@ int64_t branch_bytes(const Program& program) {
   return bytes;
 }
 
+bool adds_up_ranks(const Step& step) {
+  return step.kind == StepKind::kCollectiveStart && (step.name == "all_reduce" || step.name == "reduce_scatter") &&
+         text_param(step.params, "reduce", "sum") == "sum" && !step.operands.empty() &&
+         is_float(step.operands[0].dtype);
+}
+
 }  // namespace partita::runtime

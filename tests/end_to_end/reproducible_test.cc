@@ -4,17 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
-#include <sstream>
 
 #include "ir/recipe/read_recipe.h"
-#include "nlohmann/json.hpp"
-#include "runtime/checkpoint/checkpoint_manifest.h"
 #include "tests/support/bundle.h"
 #include "tests/support/command.h"
 #include "tests/support/model_folders.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_options.h"
+#include "tests/support/training_bits.h"
 #include "tools/verify/certificate.h"
 
 namespace partita {
@@ -42,13 +39,6 @@ constexpr const char* kMoreLayouts[] = {"--ranks 2 --like ddp",
                                         "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=3",
                                         "--ranks 4 --pin pipeline=2 --pin data=2"};
 
-// All states after a run, and each step's line of metrics.
-struct Bits {
-  std::map<std::string, uint64_t> states;
-  std::map<int64_t, std::string> metrics;
-  bool operator==(const Bits&) const = default;
-};
-
 class Reproducible : public testing::Test {
  protected:
   struct Source {
@@ -61,28 +51,12 @@ class Reproducible : public testing::Test {
   }
   std::string recipe(const std::string& keys) const { return recipe({model(), "", keys}); }
 
-  Bits train(const Source& of, const std::string& flags, int steps) const {
-    const Outcome o = run_partita("train " + model_file(of.folder) + " --train " + recipe(of) + " --data " + of.data +
-                                  " --quiet --steps " + std::to_string(steps) + " --checkpoint " +
-                                  (out_ / "checkpoints") + " --metrics " + (out_ / "metrics.jsonl") + " " + flags);
-    EXPECT_EQ(o.code, 0) << of.folder << " " << flags << "\n" << o.text;
-    Bits bits;
-    auto manifest = runtime::read_manifest(out_ / ("checkpoints/" + runtime::checkpoint_name(steps)));
-    EXPECT_TRUE(manifest.ok()) << manifest.status();
-    if (manifest.ok()) {
-      for (const auto& t : manifest->tensors) bits.states[t.name] = t.checksum;
-    }
-    std::istringstream lines(TempFolder::read(out_ / "metrics.jsonl"));
-    for (std::string line; std::getline(lines, line);) {
-      const nlohmann::json j = nlohmann::json::parse(line);
-      bits.metrics[j["step"].get<int64_t>()] = j["loss"].dump() + " " + j["grad_norm"].dump();
-    }
-    return bits;
+  std::string command(const Source& of, const std::string& flags) const {
+    return partita_program() + " train " + model_file(of.folder) + " --train " + recipe(of) + " --data " + of.data +
+           " " + flags;
   }
-  Bits afresh(const Source& of, const std::string& flags, int steps) const {
-    std::filesystem::remove_all(out_ / "checkpoints");
-    std::filesystem::remove(out_ / "metrics.jsonl");
-    return train(of, flags, steps);
+  TrainingBits afresh(const Source& of, const std::string& flags, int steps) const {
+    return train_afresh(command(of, flags), out_, steps);
   }
 
   verifier::Bundle compile(const std::string& key, const std::string& flags) const {
@@ -98,19 +72,19 @@ class Reproducible : public testing::Test {
 };
 
 TEST_F(Reproducible, LayoutsLeaveNoTrace) {
-  const Bits one = afresh(gpt2(), "--ranks 1", 2);
+  const TrainingBits one = afresh(gpt2(), "--ranks 1", 2);
   EXPECT_EQ(one.metrics.size(), 2U);
   for (const char* layout : kLayouts) EXPECT_EQ(afresh(gpt2(), layout, 2), one) << layout;
   // Nor does a change of the ranks in the middle of a run.
   afresh(gpt2(), "--ranks 4 --like zero3", 1);
-  EXPECT_EQ(train(gpt2(), "--ranks 2 --pin pipeline=2 --resume", 2), one);
+  EXPECT_EQ(train_on(command(gpt2(), "--ranks 2 --pin pipeline=2 --resume"), out_, 2), one);
 }
 
 // The scale of the loss is a state, too: some of these steps overflow, the others do not.
 TEST_F(Reproducible, LossScaleLeavesNoTrace) {
   Source of = gpt2();
   of.keys += "\nprecision: fp16\nloss_scale: {initial: 1048576, window: 2, hysteresis: 1}";
-  const Bits one = afresh(of, "--ranks 1", 4);
+  const TrainingBits one = afresh(of, "--ranks 1", 4);
   for (const char* layout : {"--ranks 2 --like ddp", "--ranks 4 --like zero3", "--ranks 2 --pin pipeline=2"})
     EXPECT_EQ(afresh(of, layout, 4), one) << layout;
 }
@@ -127,7 +101,7 @@ TEST_F(Reproducible, GivenModelsInAllLayouts) {
     const int64_t parts = std::min<int64_t>(8, asked->batch.global.value_or(8));
     const Source of{folder, folder + "/data.npz",
                     "reproducible: " + std::to_string(parts) + "\nsemantics: {batch_norm: replica}"};
-    const Bits one = afresh(of, "--ranks 1", 2);
+    const TrainingBits one = afresh(of, "--ranks 1", 2);
     for (const std::string& layout : layouts) {
       if (!test_options().all && layout != layouts.back()) continue;
       EXPECT_EQ(afresh(of, layout, 2), one) << name << " " << layout;

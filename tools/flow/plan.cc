@@ -49,11 +49,6 @@ absl::Status fix_parts(const Recipe& recipe, Planning& p) {
   if (!recipe.reproducible) return absl::OkStatus();
   Layout any;
   PARTITA_RETURN_IF_ERROR(partita::fix_parts(recipe, p.problem.global_batch, any));
-  const auto& groups = p.cluster.groups;
-  if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate > 0; }))
-    return absl::InvalidArgumentError(
-        "reproducible: kernels and collectives of GPUs add up in orders that are not fixed; plan for hosts, or leave "
-        "the key out");
   p.problem.fixed_parts = *recipe.reproducible;
   p.options.micro = any.micro_batch;
   if (recipe.recompute == RecomputeMode::kAuto) p.options.recompute = RecomputeMode::kNone;

@@ -18,10 +18,11 @@ namespace {
 constexpr int64_t kParts = 8;
 
 // Two ranks with four micro-batches each; sums over two axes; gradients that are scattered with each micro-batch; a
-// pipeline whose ends share a table.
+// pipeline whose ends share a table; kernels and collectives of GPUs.
 struct TreeLayout {
   std::string_view name;
   std::vector<std::string> presets, pins;
+  std::string gpu = "";  // for processors where it is empty
 };
 const std::vector<TreeLayout>& layouts() {
   static const std::vector<TreeLayout> all = {
@@ -29,22 +30,19 @@ const std::vector<TreeLayout>& layouts() {
       {"hsdp", {"zero3"}, {"data=4", "zero_group=2"}},
       {"zero2", {"zero2"}, {"data=2"}},
       {"pipeline", {}, {"data=2", "pipeline=2"}},
+      {"zero2 on GPUs", {"zero2"}, {"data=2"}, "sm_80"},
   };
   return all;
 }
 
 // A layout's partition and its bundle as it should be.
 struct Sample {
+  TargetOptions target;
   Partition partition;
   verifier::Bundle bundle;
 };
 
 nlohmann::json run_of() { return {{"reproducible", kParts}}; }
-
-const TargetOptions& target() {
-  static const TargetOptions strict{.strict = true};
-  return strict;
-}
 
 absl::StatusOr<Sample> make_sample(const TreeLayout& layout, const std::string& model, Recipe recipe) {
   for (const std::string& preset : layout.presets) PARTITA_RETURN_IF_ERROR(apply_preset(recipe, preset));
@@ -52,9 +50,10 @@ absl::StatusOr<Sample> make_sample(const TreeLayout& layout, const std::string& 
   ModelSource source(model, recipe);
   PassRun run = PassRun::unchecked();
   PhaseTimes times;
-  Sample s;
-  PARTITA_ASSIGN_OR_RETURN(s.partition, partition_model(source, recipe, {}, run, times));
-  PARTITA_ASSIGN_OR_RETURN(s.bundle, compile_stages(s.partition, s.partition.programs.stages, target()));
+  Sample s{.target = {.gpu = layout.gpu, .strict = true}, .partition = {}, .bundle = {}};
+  PARTITA_ASSIGN_OR_RETURN(s.partition,
+                           partition_model(source, recipe, {.row_bytes = s.target.row_bytes()}, run, times));
+  PARTITA_ASSIGN_OR_RETURN(s.bundle, compile_stages(s.partition, s.partition.programs.stages, s.target));
   s.bundle.run = run_of();
   const auto verdict = verifier::check_bundle(s.bundle);
   if (!verdict.ok())
@@ -71,7 +70,7 @@ absl::StatusOr<verifier::Bundle> broken(const Sample& s, const TreeMutation& m, 
   }
   std::vector<LocalProgram> stages = s.partition.programs.stages;
   if (!m.in_graphs(stages, rng)) return absl::NotFoundError(std::string(m.name));
-  PARTITA_ASSIGN_OR_RETURN(bundle, compile_stages(s.partition, stages, target()));
+  PARTITA_ASSIGN_OR_RETURN(bundle, compile_stages(s.partition, stages, s.target));
   bundle.run = run_of();
   return bundle;
 }

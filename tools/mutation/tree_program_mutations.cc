@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "ir/nest/device_schedule.h"
+#include "runtime/program/tree_sums.h"
 #include "tools/mutation/tree_mutations.h"
 
 namespace partita {
@@ -50,6 +52,14 @@ bool other_parts(Bundle& b, std::mt19937& rng) {
   return true;
 }
 
+void launch(runtime::Step& step, const LoopNest& nest) {
+  step.units = units(nest);
+  if (!step.params.contains("threads")) return;
+  const DeviceSchedule s = device_schedule(device_nest(nest));
+  step.units = s.blocks;
+  step.params["threads"] = int64_t{s.threads};
+}
+
 // Changes the schedule of one of the nests that fit; the steps that run it follow.
 bool change_nest(Bundle& b, std::mt19937& rng, const std::function<bool(const LoopNest&)>& fits,
                  const std::function<void(LoopNest&)>& change) {
@@ -64,7 +74,7 @@ bool change_nest(Bundle& b, std::mt19937& rng, const std::function<bool(const Lo
   change(kernel->nest);
   for (runtime::ProgramSegment& s : program->program.segments) {
     for (runtime::Step& step : s.steps) {
-      if (step.kind == runtime::StepKind::kKernel && step.name == kernel->name) step.units = units(kernel->nest);
+      if (step.kind == runtime::StepKind::kKernel && step.name == kernel->name) launch(step, kernel->nest);
     }
   }
   return true;
@@ -114,6 +124,21 @@ bool other_units(Bundle& b, std::mt19937& rng) {
       [](LoopNest& n) { ++n.rows_per_unit; });
 }
 
+// Ranks are added up in the order that their links give.
+bool ranks_in_any_order(Bundle& b, std::mt19937& rng) {
+  std::vector<runtime::Step*> sums;
+  for (RankProgram& p : b.programs) {
+    for (runtime::ProgramSegment& s : p.program.segments) {
+      for (runtime::Step& step : s.steps) {
+        if (runtime::adds_up_ranks(step)) sums.push_back(&step);
+      }
+    }
+  }
+  if (sums.empty()) return false;
+  sums[rng() % sums.size()]->params.erase("ordered");
+  return true;
+}
+
 bool not_strict(Bundle& b, std::mt19937& rng) {
   return change_nest(
       b, rng, [](const LoopNest&) { return true; }, [](LoopNest& n) { n.strict = false; });
@@ -127,6 +152,7 @@ constexpr TreeMutation kMutations[] = {
     {.name = "columns in pairs", .in_programs = columns_in_pairs},
     {.name = "other units of a fold", .in_programs = other_units},
     {.name = "a kernel that is not strict", .in_programs = not_strict},
+    {.name = "ranks in any order", .in_programs = ranks_in_any_order},
 };
 
 }  // namespace

@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "base/cat.h"
 #include "codegen/prepare/expand_composites.h"
 #include "codegen/steps/step_plan.h"
 #include "tests/codegen/support/interpreter.h"
+#include "tests/codegen/support/single_nodes.h"
 #include "tests/support/test_options.h"
 
 namespace partita {
@@ -42,19 +42,7 @@ TEST(RandomGraph_WithoutFusion, ComputesTheSame) {
 TEST(RandomGraph_Strict, HasTheBitsOfSingleNodes) {
   for (uint64_t seed = 1; seed <= sample_or_all<uint64_t>(20, 400); ++seed) {
     for (const Graph& graph : {random_graph(seed, 30), random_rows(seed, 12)}) {
-      int fused = 0, single = 0;
-      const std::vector<Tensor> together = computed(graph, {.target = {.strict = true}}, &fused);
-      const std::vector<Tensor> alone = computed(graph, {.target = {.fuse = false, .strict = true}}, &single);
-      EXPECT_LE(fused, single);
-      ASSERT_EQ(together.size(), alone.size());
-      for (size_t k = 0; k < alone.size(); ++k) {
-        EXPECT_TRUE(std::equal(together[k].f.begin(), together[k].f.end(), alone[k].f.begin(), alone[k].f.end(),
-                               [](double a, double b) {
-                                 return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b) || (a != a && b != b);
-                               }))
-            << "result " << k;
-        EXPECT_EQ(together[k].i, alone[k].i);
-      }
+      expect_bits_of_single_nodes(graph, {.target = {.strict = true}});
       ASSERT_FALSE(HasFailure()) << "seed " << seed;
     }
   }

@@ -4,6 +4,7 @@
 
 #include "tests/codegen/support/graph_maker.h"
 #include "tests/codegen/support/random_graph.h"
+#include "tests/codegen/support/single_nodes.h"
 #include "tests/support/test_options.h"
 
 namespace partita {
@@ -231,6 +232,15 @@ TEST(DeviceRandomGraph_Program, ComputesWhatTheReferenceDoes) {
     options.target = {.gpu = "sm_90", .fuse = seed % 7 != 0, .in_place = seed % 4 != 0};
     compare_with_reference(random_graph(seed, 30), options);
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+TEST(DeviceRandomGraph_Strict, HasTheBitsOfSingleNodes) {
+  for (uint64_t seed = 1; seed <= sample_or_all<uint64_t>(12, 300); ++seed) {
+    for (const Graph& graph : {random_graph(seed, 30), random_rows(seed, 12)}) {
+      expect_bits_of_single_nodes(graph, {.target = {.gpu = "sm_80", .strict = true}, .order = kOrders[seed % 3]});
+      ASSERT_FALSE(HasFailure()) << "seed " << seed;
+    }
   }
 }
 

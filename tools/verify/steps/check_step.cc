@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/program/tree_sums.h"
 #include "tools/verify/layout/mismatch.h"
 #include "tools/verify/layout/serial_values.h"
 #include "tools/verify/steps/check_steps.h"
@@ -114,6 +115,7 @@ absl::Status check_collective(const Node& node, const runtime::Step& step, const
   expected["group"] = *group;
   expected["reduce"] = reduce;
   if (node.attrs.has("in_flight") && step.params.count("outbox") > 0) expected["outbox"] = step.params.at("outbox");
+  if (runtime::adds_up_ranks(step) && step.params.count("ordered") > 0) expected["ordered"] = int64_t{1};
   for (const auto& [name, value] : step.params) {
     if (!expected.count(name)) return differs("expected no parameter ", quote(name), " of a ", step.name);
   }
