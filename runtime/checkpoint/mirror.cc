@@ -253,19 +253,8 @@ absl::Status Mirror::bring(const std::string& folder, const std::string& name, i
     status = opened.status();
     if (opened.ok()) source = *std::move(opened);
   }
-  const auto broadcast = [&](DType dtype, int64_t count, void* data) {
-    CollectiveOp op;
-    op.kind = CollectiveKind::kBroadcast;
-    op.group = leaders_;
-    op.dtype = dtype;
-    op.count = count;
-    op.output = data;
-    op.root = holder;
-    op.label = "mirror";
-    return communicator_->run(std::move(op));
-  };
   int64_t size = source.size();
-  PARTITA_RETURN_IF_ERROR(broadcast(DType::kI64, 1, &size));
+  PARTITA_RETURN_IF_ERROR(broadcast(communicator_, leaders_, DType::kI64, 1, &size, holder, "mirror"));
   std::unique_ptr<AtomicFile> file;
   if (wanted) {
     auto created = create_file(path, size);
@@ -276,7 +265,8 @@ absl::Status Mirror::bring(const std::string& folder, const std::string& name, i
   for (int64_t at = 0; at < size; at += kChunk) {
     const size_t count = static_cast<size_t>(chunk_at(size, at));
     if (source.size() > 0) std::copy_n(source.bytes().data() + at, count, chunk.data());
-    PARTITA_RETURN_IF_ERROR(broadcast(DType::kU8, static_cast<int64_t>(count), chunk.data()));
+    PARTITA_RETURN_IF_ERROR(
+        broadcast(communicator_, leaders_, DType::kU8, static_cast<int64_t>(count), chunk.data(), holder, "mirror"));
     if (file != nullptr && status.ok()) status = file->write_at(at, {chunk.data(), count});
   }
   if (file != nullptr && status.ok()) status = file->commit(Durable::kNo);

@@ -41,22 +41,26 @@ absl::StatusOr<std::vector<int64_t>> all_gather(Communicator* communicator, std:
   return all;
 }
 
+absl::Status broadcast(Communicator* communicator, GroupId group, DType dtype, int64_t count, void* data, int root,
+                       std::string_view label) {
+  CollectiveOp op;
+  op.kind = CollectiveKind::kBroadcast;
+  op.group = group;
+  op.dtype = dtype;
+  op.count = count;
+  op.output = data;
+  op.root = root;
+  op.label = label;
+  return communicator->run(std::move(op));
+}
+
 absl::Status broadcast_text(Communicator* communicator, std::string& text, std::string_view label, int root) {
   if (is_alone(communicator)) return absl::OkStatus();
-  auto send = [&](DType dtype, int64_t count, void* data) {
-    CollectiveOp op;
-    op.kind = CollectiveKind::kBroadcast;
-    op.dtype = dtype;
-    op.count = count;
-    op.output = data;
-    op.root = root;
-    op.label = label;
-    return communicator->run(std::move(op));
-  };
   int64_t length = static_cast<int64_t>(text.size());
-  PARTITA_RETURN_IF_ERROR(send(DType::kI64, 1, &length));
+  PARTITA_RETURN_IF_ERROR(broadcast(communicator, kWorldGroup, DType::kI64, 1, &length, root, label));
   text.resize(static_cast<size_t>(length));
-  return length == 0 ? absl::OkStatus() : send(DType::kU8, length, text.data());
+  if (length == 0) return absl::OkStatus();
+  return broadcast(communicator, kWorldGroup, DType::kU8, length, text.data(), root, label);
 }
 
 absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::string_view label) {

@@ -32,6 +32,9 @@ std::vector<int> minority(std::span<const T> all) {
 
 // In place, over all ranks.
 absl::Status all_reduce(Communicator* communicator, std::span<int64_t> values, ReduceOp reduce, std::string_view label);
+// `count` elements of a group's root, by its rank in the group, to the others' `data`.
+absl::Status broadcast(Communicator* communicator, GroupId group, DType dtype, int64_t count, void* data, int root,
+                       std::string_view label);
 // The root's text to all.
 absl::Status broadcast_text(Communicator* communicator, std::string& text, std::string_view label, int root = 0);
 // Equally many values of each rank, in rank order.

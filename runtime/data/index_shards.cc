@@ -1,7 +1,5 @@
 #include "runtime/data/index_shards.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -11,6 +9,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "base/temporary_folder.h"
 #include "runtime/data/records/record_store.h"
 #include "runtime/data/token_stream.h"
 
@@ -22,37 +21,19 @@ namespace fs = std::filesystem;
 bool is_array(const std::string& name) { return name.ends_with(".npy"); }
 bool is_archive(const std::string& name) { return name.ends_with(".tar"); }
 
-// A folder of files that are fetched to be looked at.
-class Workroom {
- public:
-  Workroom() {
-    std::string name = (fs::temp_directory_path() / "partita_index.XXXXXX").string();
-    if (::mkdtemp(name.data()) != nullptr) folder_ = name;
-  }
-  ~Workroom() {
-    std::error_code ignored;
-    if (!folder_.empty()) fs::remove_all(folder_, ignored);
-  }
-  Workroom(const Workroom&) = delete;
-  Workroom& operator=(const Workroom&) = delete;
-  // Where an object lies on this host: itself, of a folder, or its copy.
-  absl::StatusOr<std::string> bring(ObjectStore& store, const ObjectInfo& object) const {
-    if (!store.place().starts_with("s3://")) return cat(store.place(), "/", object.name);
-    if (folder_.empty()) return absl::UnavailableError("no temporary folder can be made");
-    const std::string path = cat(folder_, "/", fs::path(object.name).filename().string());
-    PARTITA_RETURN_IF_ERROR(fetch_object(store, object, path));
-    return path;
-  }
-
- private:
-  std::string folder_;
-};
+// Where an object lies on this host: itself, of a folder, or its copy in `room`.
+absl::StatusOr<std::string> bring(ObjectStore& store, const ObjectInfo& object, const TemporaryFolder& room) {
+  if (!store.place().starts_with("s3://")) return cat(store.place(), "/", object.name);
+  const std::string path = room.file(fs::path(object.name).filename().string());
+  PARTITA_RETURN_IF_ERROR(fetch_object(store, object, path));
+  return path;
+}
 
 // What a shard holds, and the type of its tokens.
 absl::StatusOr<std::pair<Shard, DType>> look_at(ObjectStore& store, const std::vector<ObjectInfo>& all,
                                                 const ObjectInfo& object, DType said) {
-  const Workroom room;
-  PARTITA_ASSIGN_OR_RETURN(const std::string path, room.bring(store, object));
+  PARTITA_ASSIGN_OR_RETURN(const TemporaryFolder room, TemporaryFolder::create("shards to look at"));
+  PARTITA_ASSIGN_OR_RETURN(const std::string path, bring(store, object, room));
   Shard shard{object.name, object.bytes};
   DType dtype = DType::kInvalid;
   if (is_archive(object.name)) {
@@ -61,7 +42,7 @@ absl::StatusOr<std::pair<Shard, DType>> look_at(ObjectStore& store, const std::v
   } else {
     const std::string pair = object.name.substr(0, object.name.size() - 4) + ".idx";
     const auto index = std::find_if(all.begin(), all.end(), [&](const ObjectInfo& o) { return o.name == pair; });
-    if (index != all.end()) PARTITA_RETURN_IF_ERROR(room.bring(store, *index).status());
+    if (index != all.end()) PARTITA_RETURN_IF_ERROR(bring(store, *index, room).status());
     if (!is_array(object.name) && index == all.end() && said == DType::kInvalid)
       return absl::InvalidArgumentError(
           cat(quote(object.name), " holds raw ids, and nothing tells their type; say --dtype uint16, or which it is"));
