@@ -26,6 +26,8 @@ class FolderStore : public ObjectStore {
     for (fs::recursive_directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
       std::error_code gone;
       const std::string name = at->path().lexically_relative(folder_).string();
+      // Folders that can hold nothing of the prefix are not walked: an index is looked for once a second.
+      if (!cat(name, "/").starts_with(prefix) && !prefix.starts_with(cat(name, "/"))) at.disable_recursion_pending();
       // What is being written, here or by another program, is hidden.
       if (at->path().filename().string().starts_with('.') || !name.starts_with(prefix)) continue;
       if (!at->is_regular_file(gone)) continue;
