@@ -17,8 +17,11 @@ if(PARTITA_TESTS AND NOT PARTITA_SANITIZE)
 endif()
 
 # What partita_bring_libraries put beside the runner; the modules there are installed above, with their own rpaths.
-install(DIRECTORY ${CMAKE_BINARY_DIR}/runtime/ DESTINATION lib/partita FILES_MATCHING PATTERN "lib*.so*"
-  PATTERN "libpartita_*" EXCLUDE PATTERN "CMakeFiles" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "program" EXCLUDE)
+# Files alone: install(DIRECTORY) would make the build tree's folders, too.
+install(CODE "
+  file(GLOB brought LIST_DIRECTORIES false \"${CMAKE_BINARY_DIR}/runtime/lib*.so*\")
+  list(FILTER brought EXCLUDE REGEX \"/libpartita_[^/]*$\")
+  file(INSTALL DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/partita\" TYPE SHARED_LIBRARY FILES \${brought})")
 # Manual pages and completions, as the built program says them.
 install(DIRECTORY ${CMAKE_BINARY_DIR}/share/ DESTINATION share)
 install(DIRECTORY tools/schema DESTINATION share/partita)
