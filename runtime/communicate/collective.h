@@ -3,8 +3,8 @@
 //
 // Order: the operations of a rank form one total order, the order of start(). The members of a group must issue that
 // group's operations in the same order with the same kind, dtype, reduction and count; a mismatch is an error, not a
-// hang. Sends, receives and permutes are posted in order but do not hold back later operations; every other operation
-// runs after its predecessors. An operation's inputs must be complete when it is started: wait for what produces them.
+// hang. Messages (sends, receives, permutes) are posted in order, beside collectives; those run one after the other.
+// An operation's inputs must be complete when it is started: wait for what produces them.
 //
 // Reductions are a balanced binary tree over the group's ranks in group order, neighbours first (f16 and bf16 are
 // accumulated in f32 and rounded once, integers wrap, max/min pass NaN on), so all ranks get the same bits, run after

@@ -1,5 +1,6 @@
 // The progress thread takes operations off a queue. Collectives run to their end there; sends, receives and permutes
-// are posted and looked after from then on (`background_`), while later operations run. When nothing is to be done the
+// are posted and looked after from then on (`background_`), while later operations run, and while a collective before
+// them does: a stage's message does not wait for sums that its sender has started. When nothing is to be done the
 // thread rests in Transport::progress(), where it also hears of peers that died or gave up.
 // The first error is kept in `failure_`, told to the peers, and ends the thread: it answers every ticket not yet
 // finished.
@@ -57,6 +58,8 @@ class TransportCommunicator final : public Communicator {
   void run(TransportFactory factory);
   absl::Status open_transport(const TransportFactory& factory);
   absl::Status serve();
+  // The next operation of the queue, which it leaves; 0: there is none.
+  Ticket take(bool messages_alone);
   absl::Status execute(Ticket ticket);
   absl::Status tick();
   void finish(Ticket ticket);
@@ -220,16 +223,11 @@ void TransportCommunicator::run(TransportFactory factory) {
 
 absl::Status TransportCommunicator::serve() {
   while (true) {
-    Ticket next = 0;
     {
       std::lock_guard lock(mutex_);
       if (leaving_ && unfinished_.empty()) return absl::OkStatus();
-      if (!queue_.empty()) {
-        next = queue_.front();
-        queue_.pop_front();
-      }
     }
-    if (next != 0) {
+    if (const Ticket next = take(false); next != 0) {
       PARTITA_RETURN_IF_ERROR(execute(next));
     } else {
       const absl::Status moved =
@@ -238,6 +236,17 @@ absl::Status TransportCommunicator::serve() {
     }
     if (const absl::Status status = tick(); !status.ok()) return fail(0, status);
   }
+}
+
+Ticket TransportCommunicator::take(bool messages_alone) {
+  std::lock_guard lock(mutex_);
+  const auto next = std::find_if(queue_.begin(), queue_.end(), [&](Ticket t) {
+    return !messages_alone || unfinished_.at(t).kind >= CollectiveKind::kSend;
+  });
+  if (next == queue_.end()) return 0;
+  const Ticket ticket = *next;
+  queue_.erase(next);
+  return ticket;
 }
 
 absl::Status TransportCommunicator::execute(Ticket ticket) {
@@ -271,6 +280,11 @@ absl::Status TransportCommunicator::tick() {
     if (leaving_ && !unfinished_.empty()) {
       return absl::UnavailableError(cat("it left before ", describe(unfinished_.begin()->second), " was finished"));
     }
+  }
+  while (current_) {
+    const Ticket message = take(true);
+    if (message == 0) break;
+    PARTITA_RETURN_IF_ERROR(execute(message));
   }
   const SteadyTime now = Clock::now();
   for (auto task = background_.begin(); task != background_.end();) {

@@ -123,6 +123,21 @@ TEST(Collective, CrossingSends_DoNotBlockEachOther) {
   }));
 }
 
+// Rank 1 takes part in the sum when it has the message that rank 0 sends behind it.
+TEST(Collective, Message_IsNotHeldBackByASum) {
+  expect_all_ok(run_ranks(2, milliseconds(10000), [](Communicator& c) {
+    std::vector<float> data(1000, 1.0f), message(10, 3.0f);
+    absl::Status status;
+    const Ticket sum = c.rank() == 0 ? c.start(all_reduce(data)) : 0;
+    const CollectiveOp send{.kind = CollectiveKind::kSend, .count = 10, .input = message.data(), .to = 1},
+        recv{.kind = CollectiveKind::kRecv, .count = 10, .output = message.data(), .from = 0};
+    status.Update(c.run(c.rank() == 0 ? send : recv));
+    status.Update(c.rank() == 0 ? c.wait(sum) : c.run(all_reduce(data)));
+    EXPECT_EQ(data[999], 2.0f);
+    return status;
+  }));
+}
+
 TEST(Collective, Start_DoesNotBlock) {
   expect_all_ok(run_ranks(2, milliseconds(10000), [](Communicator& c) {
     std::vector<float> data(1000, 1.0f);
