@@ -277,12 +277,13 @@ class ProgramMaker {
     return absl::OkStatus();
   }
 
+  // Backward is in several segments where others stand between its steps.
   void make_steps() {
-    std::map<std::pair<Segment, int32_t>, int> index;
     for (const PlanStep& p : plan_.steps) {
-      auto [at, fresh] = index.try_emplace({p.segment, p.phase}, static_cast<int>(program_.segments.size()));
-      if (fresh) program_.segments.push_back({p.segment, p.phase, {}});
-      program_.segments[at->second].steps.push_back(make_step(p, static_cast<uint32_t>(&p - plan_.steps.data())));
+      const ProgramSegment* last = program_.segments.empty() ? nullptr : &program_.segments.back();
+      if (last == nullptr || last->kind != p.segment || last->chunk != p.phase)
+        program_.segments.push_back({p.segment, p.phase, {}});
+      program_.segments.back().steps.push_back(make_step(p, static_cast<uint32_t>(&p - plan_.steps.data())));
     }
   }
 
@@ -333,28 +334,44 @@ class ProgramMaker {
     return step;
   }
 
-  void run_segment(std::vector<runtime::ScheduleEntry>& schedule, Segment kind, int32_t phase,
-                   const StageStep& at) const {
-    for (size_t k = 0; k < program_.segments.size(); ++k) {
-      if (program_.segments[k].kind == kind && program_.segments[k].chunk == phase) {
-        schedule.push_back(
-            {static_cast<int32_t>(k), static_cast<int32_t>(at.micro_batch), static_cast<int32_t>(at.slot)});
-      }
+  void run_segment(size_t k, const StageStep& at) {
+    program_.schedule.push_back(
+        {static_cast<int32_t>(k), static_cast<int32_t>(at.micro_batch), static_cast<int32_t>(at.slot)});
+  }
+
+  // `sums`: not null where the reduce segments that stand behind those of this kind and phase run with them, in its
+  // slot.
+  void run_segments(Segment kind, int32_t phase, const StageStep& at, const StageStep* sums = nullptr) {
+    const std::vector<ProgramSegment>& all = program_.segments;
+    for (size_t k = 0; k < all.size(); ++k) {
+      if (all[k].kind != kind || all[k].chunk != phase) continue;
+      run_segment(k, at);
+      for (size_t sum = k + 1; sums != nullptr && sum < all.size() && all[sum].kind == Segment::kReduce; ++sum)
+        run_segment(sum, *sums);
     }
   }
 
   void make_schedule() {
-    run_segment(program_.schedule, Segment::kPrologue, 0, StageStep{});
-    for (const StageStep& at : plan_.order) {
-      Segment kind = at.kind == StageWork::kForward ? Segment::kForward : Segment::kBackward;
-      run_segment(program_.schedule, kind, local_.stage.phase(at.kind, at.chunk), at);
-      if (local_.stage.updates_each() && at.kind == StageWork::kBackward)
-        run_segment(program_.schedule, Segment::kReduce, 0, at);
-    }
+    run_segments(Segment::kPrologue, 0, StageStep{});
     StageStep last{};  // what a step's end reads of the last micro-batch is in its slot
     for (const StageStep& at : plan_.order) last = at.micro_batch + 1 == local_.micro_batches ? at : last;
-    if (!local_.stage.updates_each()) run_segment(program_.schedule, Segment::kReduce, 0, last);
-    run_segment(program_.schedule, Segment::kUpdate, 0, last);
+    const bool each = local_.stage.updates_each();
+    for (const StageStep& at : plan_.order) {
+      const bool forward = at.kind == StageWork::kForward;
+      const bool sums = !forward && !each && at.micro_batch + 1 == local_.micro_batches;
+      run_segments(forward ? Segment::kForward : Segment::kBackward, local_.stage.phase(at.kind, at.chunk), at,
+                   sums ? &last : nullptr);
+      if (each && at.kind == StageWork::kBackward) run_segments(Segment::kReduce, 0, at);
+    }
+    // Where nothing runs backward, no sum stands behind it.
+    const auto runs = [&](size_t k) {
+      return std::any_of(program_.schedule.begin(), program_.schedule.end(),
+                         [&](const runtime::ScheduleEntry& e) { return static_cast<size_t>(e.segment) == k; });
+    };
+    for (size_t k = 0; k < program_.segments.size(); ++k) {
+      if (program_.segments[k].kind == Segment::kReduce && !runs(k)) run_segment(k, last);
+    }
+    run_segments(Segment::kUpdate, 0, last);
   }
 
   void make_constants() {

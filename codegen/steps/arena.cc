@@ -10,6 +10,10 @@ constexpr int64_t kAlignment = 64;
 
 int64_t rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+bool is_apart(const Lifetime& a, const Lifetime& b) {
+  return (b.once ? a.last : a.death) < b.birth || (a.once ? b.last : b.death) < a.birth;
+}
+
 // The tightest gap that is free during the buffer's whole life, or the end.
 ArenaLayout place(std::span<const Lifetime> buffers, const std::vector<size_t>& order) {
   ArenaLayout layout{std::vector<int64_t>(buffers.size(), 0), 0};
@@ -18,7 +22,7 @@ ArenaLayout place(std::span<const Lifetime> buffers, const std::vector<size_t>& 
     int64_t need = rounded(buffers[b].bytes), end = 0, best = -1, best_gap = INT64_MAX;
     if (need == 0) continue;
     for (size_t p : placed) {
-      if (buffers[p].death < buffers[b].birth || buffers[b].death < buffers[p].birth) continue;
+      if (is_apart(buffers[p], buffers[b])) continue;
       int64_t gap = layout.offsets[p] - end;
       if (gap >= need && gap < best_gap) {
         best = end;

@@ -7,11 +7,15 @@
 
 namespace partita {
 
-// A buffer is written first at step `birth` and used last at step `death` (inclusive).
+// A buffer is written first at step `birth` and used last at step `death` (inclusive): one that micro-batches read
+// again and again, at step `last` of the last one's run, after which buffers of steps that run once a step, beside or
+// behind the last one's (`once`), may take its place.
 struct Lifetime {
   int64_t bytes = 0;
   int birth = 0;
   int death = 0;
+  int last = 0;
+  bool once = false;
 };
 
 struct ArenaLayout {

@@ -1,5 +1,5 @@
-// 1. Items of the fused graph become steps; a collective's wait goes right before the first step that touches what it
-//    leaves.
+// 1. Items of the fused graph become steps; sums of what micro-batches add up start between those of backward; a
+//    collective's wait goes right before the first step that touches what it leaves.
 // 2. Values get buffers: a state's next value the state's own where nobody needs the old one any more, results that of
 //    an operand that dies with the step (where the nest allows it), operands of a merged collective one together.
 // 3. What is left of the arena is laid out by lifetimes.
@@ -37,6 +37,7 @@ StepPlan StepPlanner::run() {
   make_outside_buffers();
   make_steps();
   make_outboxes();
+  start_sums_early();
   place_waits();
   if (options_.together) bring_together();
   index_steps();
@@ -146,26 +147,31 @@ void StepPlanner::make_outboxes() {
 
 // The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
 // phase runs again before one does. Nothing waits for what leaves an outbox. What a reduce-scatter reads is as large as
-// all its ranks' results, and is held until the wait: two of a phase are under way at most.
+// all its ranks' results, and is held until the wait: two of a phase are under way at most, but of sums that are there
+// for the whole step.
 void StepPlanner::place_waits() {
   auto together = [&](size_t a, size_t b) {
     return drafts_[a].step.segment == drafts_[b].step.segment && drafts_[a].step.phase == drafts_[b].step.phase;
   };
   std::map<size_t, std::vector<size_t>> before;  // draft -> starts to wait for
   std::map<size_t, bool> at_end;                 // per start
+  std::map<std::pair<Segment, int32_t>, size_t> ends;
+  for (size_t k = 0; k < drafts_.size(); ++k) ends[{drafts_[k].step.segment, drafts_[k].step.phase}] = k + 1;
   for (size_t k = 0; k < drafts_.size(); ++k) {
     if (drafts_[k].step.kind != StepKind::kCollectiveStart || drafts_[k].step.outbox >= 0) continue;
     Segment segment = drafts_[k].step.segment;
-    size_t end = k + 1, reader = k + 1;
-    while (end < drafts_.size() && together(end, k)) ++end;
+    const size_t end = ends.at({segment, drafts_[k].step.phase});
+    size_t reader = k + 1;
     bool sends = drafts_[k].uses.size() == static_cast<size_t>(drafts_[k].step.inputs);
     while (reader < drafts_.size() && !reads_result(drafts_[reader], drafts_[k])) ++reader;
-    if (drafts_[k].step.name == "reduce_scatter") {
+    const bool holds = std::any_of(drafts_[k].uses.begin(), drafts_[k].uses.begin() + drafts_[k].step.inputs,
+                                   [&](const Use& u) { return u.id < 0 || next_of_[u.id] == 0; });
+    if (drafts_[k].step.name == "reduce_scatter" && holds) {
       size_t next = k;
       for (int later = 0; later < 2 && next < end; ++later) {
         do ++next;
-        while (next < end &&
-               !(drafts_[next].step.kind == StepKind::kCollectiveStart && drafts_[next].step.name == "reduce_scatter"));
+        while (next < end && !(together(next, k) && drafts_[next].step.kind == StepKind::kCollectiveStart &&
+                               drafts_[next].step.name == "reduce_scatter"));
       }
       if (next < end) reader = std::min(reader, next);
     }
@@ -223,6 +229,7 @@ void StepPlanner::index_steps() {
   int end = static_cast<int>(drafts_.size()) - 1;
   for (size_t v = 0; v < value_spans_.size(); ++v) {
     Span& s = value_spans_[v];
+    s.last = s.death;
     if (s.birth == INT_MAX || !is_computed(static_cast<ValueId>(v))) continue;
     Segment born = drafts_[s.birth].step.segment;
     // What the prologue leaves is read by every micro-batch. What a collective of its holds until the first of them
@@ -230,10 +237,11 @@ void StepPlanner::index_steps() {
     const int last_read = s.readers.empty() ? s.birth : s.readers.back();
     bool read_again = born == Segment::kPrologue && drafts_[last_read].step.segment != Segment::kPrologue;
     if (options_.micro_batches > 1 && read_again) s.death = std::max(s.death, last_repeated_);
-    if (is_output_[v]) s.death = std::max(s.death, born == Segment::kEvaluation ? end : last_training_);
+    if (is_output_[v]) s.last = s.death = std::max(s.death, born == Segment::kEvaluation ? end : last_training_);
   }
   for (size_t t = 0; t < temporaries_.size(); ++t) {
     if (temporaries_[t].to_the_end) temporary_spans_[t].death = last_training_;
+    temporary_spans_[t].last = temporary_spans_[t].death;
   }
 }
 

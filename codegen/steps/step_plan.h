@@ -17,8 +17,8 @@ struct PlanBuffer {
   runtime::Region region = runtime::Region::kArena;
   int64_t offset = 0;
   int64_t bytes = 0;
-  int birth = -1, death = -1;  // steps, for those of the arena
-  int64_t slot_stride = 0;     // bytes from one micro-batch in flight to the next
+  int birth = -1, death = -1, last = -1;  // steps, for those of the arena, as in Lifetime
+  int64_t slot_stride = 0;                // bytes from one micro-batch in flight to the next
 };
 
 // One operand: `type` as the step sees it (a view may have another shape than its buffer), at `offset` bytes into a
@@ -48,7 +48,9 @@ struct PlanStep {
 
 struct StepPlan {
   std::vector<FusedItem> items;  // owns the nests
-  std::vector<PlanStep> steps;   // segment by segment
+  // Segment by segment, but that steps of the reduce segment may stand between those of backward: after the steps that
+  // they need, and with the last micro-batch alone.
+  std::vector<PlanStep> steps;
   std::vector<PlanBuffer> buffers;
   std::vector<PlanOperand> states, inputs, outputs;       // as in the graph
   std::vector<std::pair<int, const Literal*>> constants;  // buffers to fill

@@ -66,8 +66,8 @@ StepPlanner::Slot StepPlanner::constant_slot(ValueId v) {
 
 int StepPlanner::end_of(Segment segment, int32_t phase) const {
   auto until = [&](const PlanStep& s) { return s.segment < segment || (s.segment == segment && s.phase <= phase); };
-  int end = 0;
-  while (end < static_cast<int>(drafts_.size()) && until(drafts_[end].step)) ++end;
+  int end = static_cast<int>(drafts_.size());
+  while (end > 0 && !until(drafts_[end - 1].step)) --end;
   return end;
 }
 
@@ -227,6 +227,7 @@ void StepPlanner::finish_lifetimes() {
     if (!is_arena(b.region) || s.birth == INT_MAX) return;
     b.birth = b.birth < 0 ? s.birth : std::min(b.birth, s.birth);
     b.death = std::max(b.death, s.death);
+    b.last = std::max(b.last, s.last);
   };
   for (size_t v = 0; v < value_spans_.size(); ++v) {
     ValueId id = static_cast<ValueId>(v);
@@ -300,8 +301,12 @@ void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& ke
 // Offsets from `start` on; the bytes that they take.
 int64_t StepPlanner::place(const std::vector<size_t>& buffers, int64_t start) {
   std::vector<Lifetime> lifetimes;
-  for (size_t k : buffers)
-    lifetimes.push_back({plan_.buffers[k].bytes, plan_.buffers[k].birth, plan_.buffers[k].death});
+  for (size_t k : buffers) {
+    const PlanBuffer& b = plan_.buffers[k];
+    const Segment born = plan_.steps[static_cast<size_t>(b.birth)].segment;
+    const bool once = born == Segment::kUpdate || (born == Segment::kReduce && !options_.updates_each);
+    lifetimes.push_back({b.bytes, b.birth, b.death, b.last, once});
+  }
   ArenaLayout layout = layout_arena(lifetimes);
   for (size_t k = 0; k < buffers.size(); ++k) plan_.buffers[buffers[k]].offset = start + layout.offsets[k];
   return layout.bytes;

@@ -1,6 +1,6 @@
-// The maker of step plans; see step_plan.cc. Its parts: step_plan.cc (steps, waits, lifetimes), step_plan_order.cc
-// (what stands together), step_plan_sharing.cc (which values share memory), step_plan_buffers.cc (buffers and their
-// places).
+// The maker of step plans; see step_plan.cc. Its parts: step_plan.cc (steps, waits, lifetimes), step_plan_sums.cc
+// (which sums start within backward), step_plan_order.cc (what stands together), step_plan_sharing.cc (which values
+// share memory), step_plan_buffers.cc (buffers and their places).
 #pragma once
 
 #include <climits>
@@ -52,6 +52,7 @@ class StepPlanner {
   // The steps that use a value. A collective holds its operands until its wait.
   struct Span {
     int birth = INT_MAX, death = -1, held = -1;
+    int last = -1;  // `death` without the readers of later micro-batches
     std::vector<int> readers;
   };
   // A state's next value that has memory of its own.
@@ -63,6 +64,8 @@ class StepPlanner {
   void make_steps();
   void add_nests(int item);
   void add_node(int item);
+  class EarlySums;
+  void start_sums_early();
   void place_waits();
   void bring_together();
   void bring_together(size_t begin, size_t end);

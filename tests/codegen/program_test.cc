@@ -72,6 +72,78 @@ TEST(MicroBatches_Accumulate, AndThePrologueIsKept) {
   for (int c = 0; c < 40; ++c) EXPECT_NEAR(now.f[c], w0.f[c] - 0.01 * expected[c], 2e-5) << c;
 }
 
+// Two sums of gradients over ranks, the first in two levels, of three micro-batches: each starts in the last one's
+// backward part, after the step that completes it, and other micro-batches run the same parts.
+TEST(MicroBatches_SumsOverRanks, StartWithinTheLastBackwardPart) {
+  Builder b;
+  Attrs attrs{{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{1}}, {"reduce", std::string("sum")}};
+  ValueId x = b.input("x", {DType::kF32, {24, 8}});
+  std::vector<ValueId> totals;
+  ValueId g = b.emit("exp", {x});
+  b.context().segment = Segment::kBackward;
+  for (const char* name : {"a", "b", "c"}) {
+    g = b.scale(b.matmul(g, b.matmul(g, g, true, false)), 1.0 / 256);
+    ValueId sum = b.state({.name = cat("sum_", name), .kind = StateKind::kAccumulator}, {DType::kF32, {8, 8}});
+    totals.push_back(b.emit("accumulate", {sum, b.matmul(x, g, true, false)}));
+    b.set_next(cat("sum_", name), totals.back());
+  }
+  b.context().segment = Segment::kReduce;
+  for (ValueId& total : totals) total = b.emit("all_reduce", {total}, attrs);
+  totals[0] = b.emit("all_reduce", {totals[0]}, attrs);
+  b.context().segment = Segment::kUpdate;
+  for (const char* name : {"a", "b", "c"}) {
+    ValueId w = b.state({.name = name}, {DType::kF32, {8, 8}});
+    b.set_next(name, b.sub(w, totals[static_cast<size_t>(name[0] - 'a')]));
+  }
+  LocalProgram local = local_program(std::move(b).finish());
+  local.mesh.axes = {{"data", 1}};
+  local.micro_batches = 3;
+  runtime::Program p = emit(local);
+  std::string parts, run_parts;
+  for (const auto& segment : p.segments) {
+    append(parts, " ", enum_name(segment.kind));
+    for (const Step& step : segment.steps)
+      append(parts, step.kind == StepKind::kCollectiveStart ? "+" : step.kind == StepKind::kCollectiveWait ? "-" : "");
+  }
+  EXPECT_EQ(parts, " forward backward reduce+ backward reduce+-+ backward reduce+ update---");
+  for (const auto& e : p.schedule) append(run_parts, " ", e.segment, "/", e.micro_batch);
+  EXPECT_EQ(run_parts, " 0/0 1/0 3/0 5/0 0/1 1/1 3/1 5/1 0/2 1/2 2/2 3/2 4/2 5/2 6/2 7/2");
+  Interpreter run(p);
+  std::vector<Tensor> xs, before;
+  for (int m = 0; m < 3; ++m) xs.push_back(random_tensor({DType::kF32, {24, 8}}, 10 + m, 0.1));
+  for (const char* name : {"a", "b", "c"}) {
+    before.push_back(random_tensor({DType::kF32, {8, 8}}, static_cast<uint64_t>(name[0])));
+    run.set_state(name, before.back());
+  }
+  run.run(2, [&](int m) { run.set_input("x", xs[m]); });
+  // As it is without ranks to sum over.
+  const auto times = [](const std::vector<double>& a, const std::vector<double>& c, int rows, bool transposed) {
+    std::vector<double> out(static_cast<size_t>(transposed ? 64 : rows * 8), 0);
+    for (int r = 0; r < (transposed ? 8 : rows); ++r) {
+      for (int k = 0; k < (transposed ? rows : 8); ++k) {
+        for (int n = 0; n < 8; ++n) out[r * 8 + n] += a[transposed ? k * 8 + r : r * 8 + k] * c[k * 8 + n];
+      }
+    }
+    return out;
+  };
+  std::vector<std::vector<double>> sums(3, std::vector<double>(64, 0));
+  for (const Tensor& t : xs) {
+    std::vector<double> h = t.f;
+    for (double& v : h) v = std::exp(v);
+    for (std::vector<double>& sum : sums) {
+      h = times(h, times(h, h, 24, true), 24, false);
+      for (double& v : h) v /= 256;
+      const std::vector<double> term = times(t.f, h, 24, true);
+      for (size_t k = 0; k < 64; ++k) sum[k] += term[k];
+    }
+  }
+  for (size_t s = 0; s < 3; ++s) {
+    const Tensor now = run.state(std::string(1, static_cast<char>('a' + s)));
+    for (size_t k = 0; k < 64; ++k)
+      EXPECT_NEAR(now.f[k], before[s].f[k] - sums[s][k], 1e-4 * std::abs(sums[s][k]) + 1e-4) << s << " " << k;
+  }
+}
+
 Graph all_reduce_graph(bool separate_use) {
   Builder b;
   ValueId x = b.input("x", {DType::kF32, {10, 20}});

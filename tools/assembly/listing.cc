@@ -1,6 +1,7 @@
 #include "tools/assembly/listing.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/cat.h"
 #include "fmt/format.h"
@@ -34,8 +35,11 @@ class Listing {
 
   std::string text() const {
     std::string all = head();
+    std::map<std::string, int> parts, seen;
+    for (const auto& segment : program_.segments) ++parts[segment_name(segment)];
     for (const auto& segment : program_.segments) {
-      append(all, "\n", segment_name(segment), "\n");
+      const std::string name = segment_name(segment);
+      append(all, "\n", name, parts[name] > 1 ? cat(", part ", ++seen[name], " of ", parts[name]) : "", "\n");
       for (const Step& step : segment.steps) all += line(step);
     }
     return all;
@@ -71,14 +75,15 @@ class Listing {
     return cat("ranks along ", joined(names, ", "), " (", ranks, ")");
   }
 
-  // "forward 0, backward 0, forward 1 in slot 1, …"
+  // "forward 0, backward 0, forward 1 in slot 1, …"; parts of a segment that follow each other once.
   std::string schedule_text() const {
     std::vector<std::string> words;
     for (const runtime::ScheduleEntry& e : program_.schedule) {
       const auto& segment = program_.segments[static_cast<size_t>(e.segment)];
       const bool each = segment.kind == Segment::kForward || segment.kind == Segment::kBackward;
-      words.push_back(cat(segment_name(segment), each ? cat(" of micro-batch ", e.micro_batch) : "",
-                          e.slot > 0 ? cat(" in slot ", e.slot) : ""));
+      std::string word = cat(segment_name(segment), each ? cat(" of micro-batch ", e.micro_batch) : "",
+                             e.slot > 0 ? cat(" in slot ", e.slot) : "");
+      if (words.empty() || words.back() != word) words.push_back(std::move(word));
     }
     return cat("schedule: ", joined(words, ", "), "\n");
   }

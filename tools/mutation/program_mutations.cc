@@ -246,8 +246,9 @@ bool swapped_entries(Bundle& b, std::mt19937& rng) {
   if (b.programs[0].program.schedule.size() < 2) return false;
   size_t k = rng() % (b.programs[0].program.schedule.size() - 1);
   auto &x = b.programs[0].program.schedule[k], &y = b.programs[0].program.schedule[k + 1];
-  // Segments that share nothing may change places; these do not.
-  if (x.segment == y.segment) return false;
+  // Segments that share nothing may change places; these do not. A sum that has what it needs may start later.
+  const auto kind = [&](const runtime::ScheduleEntry& e) { return b.programs[0].program.segments[e.segment].kind; };
+  if (x.segment == y.segment || (kind(x) == Segment::kReduce && kind(y) == Segment::kBackward)) return false;
   std::swap(x, y);
   return true;
 }

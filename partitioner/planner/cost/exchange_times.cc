@@ -121,14 +121,14 @@ double CostModel::waited_sums(const Layout& l, const DeviceGroup& group, const s
   const SoftwareProfile& software = group.device.software;
   const auto [moved, last] = sum_seconds(group, l, sums, l.zero == 1 ? software.shard_message_bytes : 0);
   double backward = 0, compute = 0;
+  // Beside the last of several micro-batches, whose terms complete them.
   for (const ChunkTimes& c : chunks) {
     backward += c.backward.total();
-    compute += hiding_share(group, c.backward) * (c.backward[kCompute] + c.backward[kRecompute]);
+    const PassTimes& pass = c.weight.total() > 0 ? c.weight : c.backward;
+    compute += hiding_share(group, pass) * (pass[kCompute] + pass[kRecompute]);
   }
   if (!problem_.own_programs) return moved - std::min(moved, backward) * software.overlap_data;
-  // What micro-batches add up is summed over the ranks after the last of them.
-  const bool beside = micro_batches(problem_, l) == 1 || l.schedule == PipelineSchedule::kPipedream;
-  return waited_in_all(moved, beside ? compute : 0, last);
+  return waited_in_all(moved, compute, last);
 }
 
 }  // namespace partita

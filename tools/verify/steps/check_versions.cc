@@ -1,6 +1,7 @@
 #include "tools/verify/steps/check_versions.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/quote.h"
 #include "base/status.h"
@@ -61,8 +62,10 @@ absl::Status check_reads(const Graph& g) {
 }  // namespace
 
 bool updates_each(const runtime::Program& program) {
-  auto update = [&](const ScheduleEntry& e) { return kind_of(program, e) == Segment::kReduce; };
-  return std::count_if(program.schedule.begin(), program.schedule.end(), update) > 1;
+  std::set<int32_t> seen;
+  return std::any_of(program.schedule.begin(), program.schedule.end(), [&](const ScheduleEntry& e) {
+    return kind_of(program, e) == Segment::kReduce && !seen.insert(e.segment).second;
+  });
 }
 
 absl::StatusOr<std::vector<int64_t>> check_versions(const ProgramSet& set) {

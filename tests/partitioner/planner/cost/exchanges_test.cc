@@ -65,8 +65,8 @@ TEST(Exchanges, GoInLevelsWhereHopsAreMost) {
   }
 }
 
-// Of their speed on 8 ranks, eight samples a rank keep on 4,096 what sums of gradients leave after the last of four
-// micro-batches, and nearly all where one micro-batch hides them.
+// Of their speed on 8 ranks, eight samples a rank keep on 4,096 nearly all where the backward part of the last of four
+// micro-batches hides most of the gradients' sums, or one micro-batch's all of them.
 TEST(Exchanges, StayFlatUpToThousandsOfRanks) {
   for (auto [micro_batch, least] : {std::pair{2, 0.8}, {8, 0.93}}) {
     Layout l;
@@ -93,8 +93,8 @@ TEST(Exchanges, GathersHideUnderTheFirstForwardPart) {
   EXPECT_LT(gathers(1, true, 2, 16), 0.5 * gathers(1, false, 2, 16));
 }
 
-// Gradients' sums run beside the backward pass where it is one; what several add up follows the last of them.
-TEST(Exchanges, SumsHideUnderTheOnlyBackwardPart) {
+// Gradients' sums run beside the backward pass that completes them: of several micro-batches the last one's.
+TEST(Exchanges, SumsHideUnderTheLastBackwardPart) {
   auto gradients = [](int64_t micro_batch, bool hides) {
     Layout l;
     l.micro_batch = micro_batch;
@@ -102,7 +102,9 @@ TEST(Exchanges, SumsHideUnderTheOnlyBackwardPart) {
   };
   EXPECT_LT(gradients(8, true), 0.5 * gradients(8, false));
   EXPECT_GT(gradients(8, true), 0);  // the last bucket
-  EXPECT_NEAR(gradients(2, true), gradients(2, false), 1e-9);
+  EXPECT_LT(gradients(2, true), 0.9 * gradients(2, false));
+  EXPECT_GE(gradients(1, true), gradients(2, true));
+  EXPECT_GE(gradients(2, true), gradients(8, true));
 }
 
 TEST(Exchanges, PinsAreTaken) {
