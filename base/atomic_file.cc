@@ -144,6 +144,10 @@ absl::Status AtomicFile::write_at(int64_t offset, std::span<const std::byte> byt
   return absl::OkStatus();
 }
 
+absl::Status AtomicFile::flush() const {
+  return ::fdatasync(fd_) == 0 ? absl::OkStatus() : file_error("flush", path_, errno);
+}
+
 int AtomicFile::open_direct() const { return ::open(temporary_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW); }
 
 absl::Status AtomicFile::append(std::span<const std::byte> bytes) {

@@ -38,6 +38,8 @@ class AtomicFile {
   absl::Status append(std::string_view text);
   // Writes at an absolute offset; thread-safe for ranges that do not overlap, and independent of append().
   absl::Status write_at(int64_t offset, std::span<const std::byte> bytes) const;
+  // Waits until what has been written so far is on the disk.
+  absl::Status flush() const;
   // The same file opened once more, for writes that go past the page cache (O_DIRECT: offset, length and memory are
   // multiples of the page size); the caller closes it. -1 where the file system has no such writes.
   int open_direct() const;

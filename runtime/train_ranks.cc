@@ -3,14 +3,21 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/cat.h"
+#include "base/exit_code.h"
 #include "base/host/processors.h"
 #include "base/status.h"
+#include "runtime/audit/recording_communicator.h"
+#include "runtime/checkpoint/state_files.h"
+#include "runtime/communicate/measured_communicator.h"
+#include "runtime/execute/team_size.h"
 #include "runtime/launch/rank_end.h"
 #include "runtime/program/placement.h"
-#include "runtime/train_watched.h"
+#include "runtime/training_loop.h"
 #include "runtime/transports/collective_threads.h"
 
 namespace partita::runtime {
@@ -36,9 +43,54 @@ absl::StatusOr<LocalRank> open_local(const TrainOptions& options, int rank, int 
     PARTITA_ASSIGN_OR_RETURN(local.communicator, world.communicator(rank, local.recorder.get()));
   }
   std::function<void(const absl::Status&)> give_up;
-  if (options.ends_process) give_up = [rank](const absl::Status& why) { end_process(rank, why); };
+  if (options.ends_process)
+    give_up = [&recorder = *local.recorder](const absl::Status& why) { end_process(recorder, why); };
   local.watch = std::make_unique<RankWatch>(*local.recorder, options.timeouts, std::move(give_up));
   return local;
+}
+
+// One rank of a run, watched, with so many threads (one where the program is too small for more), on device `device` of
+// this host. `watch` outlives it.
+absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
+                           const TrainOptions& options, MetricsSink* sink, int threads, int device, RankWatch& watch) {
+  threads = team_size(loaded->program, threads);
+  // They outlive abort(): what is under way reads and writes their memory.
+  std::optional<MeasuredCommunicator> measured;
+  std::optional<RecordingCommunicator> recorder;
+  std::unique_ptr<Executor> executor;
+  std::unique_ptr<TrainingLoop> loop;
+  const std::unique_ptr<CheckAhead> ahead = check_first_values(
+      loaded->program, mesh_coordinates(loaded->program.mesh, communicator != nullptr ? communicator->rank() : 0),
+      {options.initial, options.seed, threads});
+  if (communicator != nullptr) measured.emplace(*communicator);
+  if (options.audit > 0 && communicator != nullptr) recorder.emplace(*measured);
+  Communicator* of_steps = recorder ? static_cast<Communicator*>(&*recorder) : measured ? &*measured : nullptr;
+  auto run = [&]() -> absl::Status {
+    PARTITA_RETURN_IF_ERROR(watch.join(communicator));
+    PARTITA_ASSIGN_OR_RETURN(executor, Executor::create(loaded, of_steps,
+                                                        {.threads = threads,
+                                                         .profile = !options.profile.empty(),
+                                                         .observer = options.observer,
+                                                         .recorder = &watch.recorder(),
+                                                         .device = device,
+                                                         .tune = options.tune,
+                                                         .open_device = [&](const Program& p, int ordinal) {
+                                                           return open_device_from(options.plugins, p, ordinal);
+                                                         }}));
+    loop = make_training_loop({*executor, communicator, of_steps, measured ? &*measured : nullptr,
+                               recorder ? &*recorder : nullptr, options, threads, watch});
+    return loop->run(sink);
+  };
+  absl::Status status = run();
+  if (const absl::Status verdict = watch.verdict(); !status.ok() && !verdict.ok()) status = verdict;
+  record_end(watch.recorder(), status);
+  // All ranks end alike where a run diverged, or was told to stop: none has to be told, and some may be about to read
+  // the last message.
+  const bool agreed = status.ok() || exit_code_of(status) == ExitCode::kDiverged || absl::IsCancelled(status);
+  if (!agreed && communicator != nullptr)
+    communicator->abort(cat("rank ", communicator->rank(), ": ", status.message()));
+  watch.leave();
+  return status;
 }
 
 }  // namespace

@@ -14,17 +14,15 @@
 #include "runtime/checkpoint/state_files.h"
 #include "runtime/communicate/exchanges.h"
 #include "runtime/communicate/flag_exchange.h"
-#include "runtime/communicate/measured_communicator.h"
 #include "runtime/data/data_config_json.h"
+#include "runtime/execute/batch_wait.h"
 #include "runtime/execute/input_stage.h"
-#include "runtime/execute/team_size.h"
-#include "runtime/launch/rank_end.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
 #include "runtime/results.h"
 #include "runtime/step_meter.h"
-#include "runtime/train_watched.h"
 #include "runtime/trainer_notes.h"
+#include "runtime/training_loop.h"
 
 namespace partita::runtime {
 namespace {
@@ -37,36 +35,40 @@ constexpr double kWorthTelling = 0.25;  // seconds, of a wait for checkpoints
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-class Trainer {
+class Trainer : public TrainingLoop {
  public:
-  // `of_steps`: the executor's. `measured`: the one beneath it, of several ranks; else null. `recorder`: itself, where
-  // steps are audited.
-  Trainer(Executor& executor, Communicator* communicator, Communicator* of_steps, const MeasuredCommunicator* measured,
-          RecordingCommunicator* recorder, const TrainOptions& options, int threads, RankWatch& watch)
-      : watch_(watch),
-        executor_(executor),
-        program_(executor.program()),
-        ramp_(options.ramp, executor, of_steps, threads),
-        communicator_(communicator),
-        recorder_(recorder),
-        options_(options),
-        threads_(threads),
-        exchange_(communicator),
-        divergence_watch_(options.divergence),
-        meter_(executor, communicator, measured, options.figures) {}
+  explicit Trainer(const LoopParts& parts)
+      : watch_(parts.watch),
+        executor_(parts.executor),
+        program_(executor_.program()),
+        ramp_(parts.options.ramp, executor_, parts.of_steps, parts.threads),
+        communicator_(parts.communicator),
+        recorder_(parts.recorder),
+        options_(parts.options),
+        threads_(parts.threads),
+        exchange_(communicator_),
+        divergence_watch_(options_.divergence),
+        meter_(executor_, communicator_, parts.measured, options_.figures) {}
 
-  absl::Status run(MetricsSink* sink) {
+  absl::Status run(MetricsSink* sink) override {
     PARTITA_RETURN_IF_ERROR(start());
     for (int64_t step = first_; step < steps_;) {
       if (step > first_ && step == ramp_.end(step - 1)) PARTITA_RETURN_IF_ERROR(change_batch(step));
       if (!inputs_->has(step)) break;
-      begin_exchange();
+      meter_.begin(*inputs_);
+      PARTITA_ASSIGN_OR_RETURN(const Wishes told, wait_for_samples(step));
+      if (told.stop || told.save) {
+        PARTITA_ASSIGN_OR_RETURN(step, save_between(step, told.stop));
+        continue;
+      }
+      begin_exchange(step);
       PARTITA_ASSIGN_OR_RETURN(StepMetrics m, train_step(step));
       if (step == 0 && !options_.save_gradients.empty())
         PARTITA_RETURN_IF_ERROR(save_gradients(*running_, communicator_, options_.save_gradients));
       PARTITA_ASSIGN_OR_RETURN(bool better, evaluate(step + 1, m));
       if (first_rank()) look_at(m);
       PARTITA_ASSIGN_OR_RETURN(const ExchangedFlags said, exchange_.end());
+      hungry_ = said[kHungry] != 0;
       if (checkpoints_) PARTITA_RETURN_IF_ERROR(settle_checkpoint(m, said));
       if (sink != nullptr) PARTITA_RETURN_IF_ERROR(sink->write(m));
       if (evaluator_ != nullptr && evaluator_->wants_to_stop()) stop_early(step + 1);
@@ -137,6 +139,7 @@ class Trainer {
   // What runs step first_, and the data from it on, without the samples that are skipped, while steps take as many.
   absl::Status open_inputs() {
     inputs_.reset();
+    hungry_ = true;
     PARTITA_ASSIGN_OR_RETURN(running_, ramp_.enter(first_));
     meter_.follow(*running_);
     if (options_.audit > 0) {
@@ -217,17 +220,17 @@ class Trainer {
   }
 
   // What ranks tell each other along with a step.
-  enum Flag : size_t { kStop, kDiverged, kWriting, kFailed, kArchiving, kSave, kMirroring, kMirrorFailed };
+  enum Flag : size_t { kStop, kDiverged, kWriting, kFailed, kArchiving, kSave, kMirroring, kMirrorFailed, kHungry };
   static constexpr int64_t kRollsBack = 1, kStops = 2;  // of kDiverged
 
-  void begin_exchange() {
-    const bool stop = checkpoints_ != nullptr && options_.stop != nullptr && options_.stop->load();
+  void begin_exchange(int64_t step) {
     const Checkpointer::Progress progress = checkpoints_ ? checkpoints_->progress() : Checkpointer::Progress{};
     ExchangedFlags mine;
-    mine[kStop] = stop;
+    mine[kStop] = wishes().stop;
     // The ranks hear of a wish to save one after the other: what is being written serves the later ones, too.
     const bool wished = options_.save_now != nullptr && options_.save_now->exchange(false);
     mine[kSave] = checkpoints_ != nullptr && wished && progress.writing == 0;
+    mine[kHungry] = !inputs_->read_ahead(order_.batch_of(step + 1));
     mine[kDiverged] = divergence_flag();
     mine[kWriting] = progress.writing;
     mine[kFailed] = progress.failed;
@@ -235,6 +238,38 @@ class Trainer {
     mine[kMirroring] = progress.mirroring;
     mine[kMirrorFailed] = progress.mirror_failed;
     exchange_.begin(mine);
+  }
+
+  Wishes wishes() const {
+    auto is_set = [&](const std::atomic<bool>* flag) { return checkpoints_ != nullptr && flag != nullptr && *flag; };
+    return {is_set(options_.stop), is_set(options_.save_now)};
+  }
+
+  // Where a rank has not read ahead: it may have to wait for samples that are still to come. What is being written is
+  // finished meanwhile.
+  absl::StatusOr<Wishes> wait_for_samples(int64_t step) {
+    if (!hungry_) return Wishes{};
+    return wait_for_batch(
+        *inputs_, step, order_.batch_of(step), communicator_, watch_, [&] { return wishes(); },
+        [&] { return checkpoints_ ? finish_writing(step) : absl::OkStatus(); });
+  }
+
+  // Saves before a step, and leaves, or says which step is next. Collective.
+  absl::StatusOr<int64_t> save_between(int64_t step, bool stop) {
+    PARTITA_ASSIGN_OR_RETURN(const std::optional<int64_t> bad, diverged(step - 1, 0, true));
+    if (bad) return deal_with(*bad);
+    PARTITA_RETURN_IF_ERROR(save_checkpoint(step));
+    if (options_.save_now != nullptr) options_.save_now->store(false);
+    if (stop) return told_to_stop(step);
+    PARTITA_RETURN_IF_ERROR(finish_writing(step));
+    return step;
+  }
+
+  // A checkpoint that cannot be written has been warned of.
+  absl::Status finish_writing(int64_t step) {
+    watch_.enter(Phase::kCheckpoint, step);
+    checkpoints_->finish().IgnoreError();
+    return communicator_ != nullptr ? communicator_->failure() : absl::OkStatus();
   }
 
   // Of the first rank: what the last step calls for, that all ranks have to do together.
@@ -250,9 +285,7 @@ class Trainer {
         checkpoints_->settle({said[kWriting], said[kFailed], said[kArchiving], said[kMirroring], said[kMirrorFailed]}));
     if (checkpoints_->last_saved() != m.step) return absl::OkStatus();
     const Clock::time_point begin = Clock::now();
-    watch_.enter(Phase::kCheckpoint, m.step);
-    const absl::Status written = checkpoints_->finish();  // a warning has been given
-    if (communicator_ != nullptr && !communicator_->failure().ok()) return written;
+    PARTITA_RETURN_IF_ERROR(finish_writing(m.step));
     const double waited = seconds_since(begin);
     const std::optional<Checkpointer::Cost> cost = checkpoints_->take_cost();
     if (cost) {
@@ -404,7 +437,6 @@ class Trainer {
   }
 
   absl::StatusOr<StepMetrics> train_step(int64_t step) {
-    meter_.begin(*inputs_);
     watch_.enter(Phase::kData, step);
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(order_.batch_of(step)));
     watch_.enter(Phase::kStep, step);
@@ -447,53 +479,13 @@ class Trainer {
   int64_t rollbacks_ = 0, rolled_back_last_ = -1;                              // in a row, to that step
   std::optional<int64_t> rolled_back_to_;                                      // for the next step's metrics
   bool warned_ = false, told_slow_ = false;
+  bool hungry_ = true;             // some rank has not read ahead
   double checkpoint_seconds_ = 0;  // after the step before
   StepMeter meter_;
 };
 
 }  // namespace
 
-absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
-                           const TrainOptions& options, MetricsSink* sink, int threads, int device, RankWatch& watch) {
-  threads = team_size(loaded->program, threads);
-  // They outlive abort(): what is under way reads and writes their memory.
-  std::optional<MeasuredCommunicator> measured;
-  std::optional<RecordingCommunicator> recorder;
-  std::unique_ptr<Executor> executor;
-  std::optional<Trainer> trainer;
-  const std::unique_ptr<CheckAhead> ahead = check_first_values(
-      loaded->program, mesh_coordinates(loaded->program.mesh, communicator != nullptr ? communicator->rank() : 0),
-      {options.initial, options.seed, threads});
-  if (communicator != nullptr) measured.emplace(*communicator);
-  if (options.audit > 0 && communicator != nullptr) recorder.emplace(*measured);
-  Communicator* of_steps = recorder ? static_cast<Communicator*>(&*recorder) : measured ? &*measured : nullptr;
-  auto run = [&]() -> absl::Status {
-    PARTITA_RETURN_IF_ERROR(watch.join(communicator));
-    PARTITA_ASSIGN_OR_RETURN(executor, Executor::create(loaded, of_steps,
-                                                        {.threads = threads,
-                                                         .profile = !options.profile.empty(),
-                                                         .observer = options.observer,
-                                                         .recorder = &watch.recorder(),
-                                                         .device = device,
-                                                         .tune = options.tune,
-                                                         .open_device = [&](const Program& p, int ordinal) {
-                                                           return open_device_from(options.plugins, p, ordinal);
-                                                         }}));
-    return trainer
-        .emplace(*executor, communicator, of_steps, measured ? &*measured : nullptr, recorder ? &*recorder : nullptr,
-                 options, threads, watch)
-        .run(sink);
-  };
-  absl::Status status = run();
-  if (const absl::Status verdict = watch.verdict(); !status.ok() && !verdict.ok()) status = verdict;
-  record_end(watch.recorder(), status);
-  // All ranks end alike where a run diverged, or was told to stop: none has to be told, and some may be about to read
-  // the last message.
-  const bool agreed = status.ok() || exit_code_of(status) == ExitCode::kDiverged || absl::IsCancelled(status);
-  if (!agreed && communicator != nullptr)
-    communicator->abort(cat("rank ", communicator->rank(), ": ", status.message()));
-  watch.leave();
-  return status;
-}
+std::unique_ptr<TrainingLoop> make_training_loop(const LoopParts& parts) { return std::make_unique<Trainer>(parts); }
 
 }  // namespace partita::runtime

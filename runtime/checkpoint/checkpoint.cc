@@ -265,7 +265,8 @@ absl::StatusOr<std::optional<CheckpointManifest>> Checkpointer::resume() {
 }
 
 absl::StatusOr<CheckpointManifest> Checkpointer::roll_back(const std::string& why) {
-  if (absl::Status before = finish(); communicator_ != nullptr && !communicator_->failure().ok()) return before;
+  finish().IgnoreError();
+  PARTITA_RETURN_IF_ERROR(lost());
   if (mirror_ != nullptr) mirror_->drop();
   std::vector<std::string> good;
   if (is_first()) {
@@ -427,6 +428,10 @@ absl::Status Checkpointer::settle_writer(const Progress& all) {
   return absl::OkStatus();
 }
 
+absl::Status Checkpointer::lost() const {
+  return communicator_ == nullptr ? absl::OkStatus() : communicator_->failure();
+}
+
 absl::Status Checkpointer::finish() {
   while (writer_ != nullptr) {
     writer_->written_within(kTurn);
@@ -440,7 +445,8 @@ absl::Status Checkpointer::finish() {
 }
 
 absl::Status Checkpointer::save(CheckpointManifest head) {
-  if (absl::Status before = finish(); communicator_ != nullptr && !communicator_->failure().ok()) return before;
+  finish().IgnoreError();
+  PARTITA_RETURN_IF_ERROR(lost());
   head.shared = shared_;
   head.ranks = communicator_ == nullptr ? 1 : communicator_->size();
   head.tensors = tensors_;
@@ -448,7 +454,7 @@ absl::Status Checkpointer::save(CheckpointManifest head) {
   auto writer = std::make_unique<CheckpointWriter>(options_.folder, shared_, communicator_, copy_, recorder_);
   last_ = writer->begin(std::move(head), held_states(), executor_.coordinates());
   if (!last_.ok()) {
-    if (communicator_ != nullptr && !communicator_->failure().ok()) return last_;
+    PARTITA_RETURN_IF_ERROR(lost());
     if (last_.code() != absl::StatusCode::kUnavailable) warn(last_, step);
     return absl::OkStatus();
   }

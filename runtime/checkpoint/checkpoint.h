@@ -117,6 +117,8 @@ class Checkpointer {
   void prune() const;
   void warn(const absl::Status& why, int64_t step);
   absl::Status settle_writer(const Progress& all);
+  // That another rank is gone: more than what this one could not write meanwhile.
+  absl::Status lost() const;
 
   const CheckpointOptions options_;
   const Executor& executor_;

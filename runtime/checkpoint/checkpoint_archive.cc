@@ -27,7 +27,6 @@ constexpr int kLastTries = 3;  // when a run waits for its end
 constexpr double kLongestPause = 60, kPollOthers = 0.1;
 constexpr auto kPatience = std::chrono::minutes(2);  // for other ranks' parts
 constexpr auto kLook = std::chrono::milliseconds(100);
-constexpr auto kLongestCopy = std::chrono::minutes(30);
 constexpr const char* kCopied = ".copied";
 
 std::string name_of(CheckpointVerdict verdict) { return verdict == CheckpointVerdict::kGood ? "good" : "bad"; }
@@ -59,14 +58,14 @@ std::map<int64_t, Archived> by_step(const std::vector<ObjectInfo>& objects) {
 absl::StatusOr<std::unique_ptr<CheckpointArchive>> CheckpointArchive::open(const Options& options,
                                                                            const EnvironmentMap& environment) {
   std::unique_ptr<CheckpointArchive> archive(new CheckpointArchive(options));
-  PARTITA_ASSIGN_OR_RETURN(archive->store_, open_object_store(options.place, environment, &archive->give_up_));
+  PARTITA_ASSIGN_OR_RETURN(archive->store_, open_object_store(options.place, environment, &archive->transfers_));
   return archive;
 }
 
 CheckpointArchive::~CheckpointArchive() {
   {
     std::lock_guard lock(mutex_);
-    give_up_ = true;
+    transfers_.give_up = true;
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -150,35 +149,42 @@ absl::Status CheckpointArchive::finish(FlightRecorder* recorder) {
   last_ = true;
   failed_ = 0;
   changed_.notify_all();
-  auto since = std::chrono::steady_clock::now();
-  size_t left = jobs_.size();
-  while (!changed_.wait_for(lock, kLook, [&] { return jobs_.empty() || failed_ >= kLastTries; })) {
-    const auto now = std::chrono::steady_clock::now();
-    if (std::exchange(left, jobs_.size()) != jobs_.size()) since = now;
-    if (recorder != nullptr && now - since < kLongestCopy) recorder->progress();
-  }
+  int64_t moves = -1;
+  do {
+    if (recorder == nullptr) continue;
+    if (std::exchange(moves, transfers_.moves.load()) != transfers_.moves) recorder->progress();
+    recorder->at(under_way());
+  } while (!changed_.wait_for(lock, kLook, [&] { return jobs_.empty() || failed_ >= kLastTries; }));
+  if (recorder != nullptr) recorder->at("");
   last_ = false;
   return jobs_.empty() ? absl::OkStatus() : status_;
+}
+
+std::string CheckpointArchive::under_way() const {
+  if (jobs_.empty()) return "";
+  const std::string name = checkpoint_name(jobs_.front().step);
+  return cat("copying ", quote(object_), " of ", name, " to ", quote(options_.place, 1000),
+             "; the checkpoint is not whole there, it is in ", quote(cat(options_.folder, "/", name), 1000));
 }
 
 bool CheckpointArchive::pause(double seconds) {
   std::unique_lock lock(mutex_);
   const bool waiting = last_;
   changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                    [&] { return give_up_.load() || (last_ && !waiting); });
-  return !give_up_;
+                    [&] { return transfers_.give_up.load() || (last_ && !waiting); });
+  return !transfers_.give_up;
 }
 
 void CheckpointArchive::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return give_up_.load() || !jobs_.empty(); });
-    if (give_up_) return;
+    changed_.wait(lock, [&] { return transfers_.give_up.load() || !jobs_.empty(); });
+    if (transfers_.give_up) return;
     const Job job = jobs_.front();
     lock.unlock();
     const absl::Status status = run(job);
     lock.lock();
-    if (give_up_) return;
+    if (transfers_.give_up) return;
     status_ = status;
     failed_ = status.ok() ? 0 : failed_ + 1;
     const int tries = failed_;
@@ -213,6 +219,10 @@ absl::Status CheckpointArchive::run(const Job& job) {
 absl::Status CheckpointArchive::copy_file(int64_t step, const std::string& name) {
   PARTITA_ASSIGN_OR_RETURN(const MappedFile file,
                            MappedFile::open(cat(options_.folder, "/", checkpoint_name(step), "/", name)));
+  {
+    const std::lock_guard lock(mutex_);
+    object_ = name;
+  }
   return store_->put(cat(checkpoint_name(step), "/", name), file.bytes());
 }
 
@@ -245,6 +255,7 @@ absl::Status CheckpointArchive::wait_for_others(int64_t step, const std::string&
     const absl::Status status = store_->read(cat(name, "/", box_file(rank), kCopied), 0,
                                              {reinterpret_cast<std::byte*>(found.data()), found.size()});
     if (!status.ok() && !absl::IsNotFound(status)) return status;
+    moved(&transfers_);  // the place answers; another rank says itself when it hangs
     if (status.ok() && found == mark) {
       ++rank;
     } else if (std::chrono::steady_clock::now() > give_up) {

@@ -6,7 +6,6 @@
 //   STEP-NAME/good, bad           verdicts, as they are reached
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -55,8 +54,8 @@ class CheckpointArchive {
   void begin(int64_t step);
   // A verdict was written beside the checkpoint's manifest.
   void judge(int64_t step);
-  // Until nothing is left to do, or three tries have failed: then the error. The recorder (may be null) is told that
-  // this gets on, for up to half an hour of each copy.
+  // Until nothing is left to do, or three tries have failed: then the error. The recorder (may be null) is told
+  // whenever bytes have moved, and what is being copied: whoever watches the rank ends a run that gets no further.
   absl::Status finish(FlightRecorder* recorder = nullptr);
 
  private:
@@ -76,13 +75,16 @@ class CheckpointArchive {
   absl::Status fetch_files(int64_t step);
   // False where it is to give up.
   bool pause(double seconds);
+  // What is not in the place yet, and where it is; under mutex_.
+  std::string under_way() const;
 
   const Options options_;
-  std::atomic<bool> give_up_ = false;
+  Transfers transfers_;
   std::unique_ptr<ObjectStore> store_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;  // the first is under way
+  std::string object_;    // of it
   int failed_ = 0;        // tries of it
   bool last_ = false;     // finish() waits
   absl::Status status_;

@@ -11,6 +11,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "runtime/communicate/lost_ranks.h"
 #include "runtime/communicate/reduce_kernels.h"
 #include "runtime/communicate/reduce_rounds.h"
 
@@ -309,7 +310,9 @@ absl::Status Exchange::timeout_error() const {
   for (int peer : ranks) {
     if (const std::string more = transport_.diagnose(peer); !more.empty()) append(text, "; ", more);
   }
-  return absl::UnavailableError(text);
+  return lost_error(text, {cat(describe_ranks(ranks), ranks.size() == 1 ? " does" : " do", " not answer for ",
+                               std::chrono::duration<double>(timeout_.load()).count(), " s"),
+                           false});
 }
 
 absl::Status check_operation(const CollectiveOp& op, const Group& group) {

@@ -10,7 +10,7 @@
 
 namespace partita::runtime {
 
-inline constexpr size_t kExchangedFlags = 8;
+inline constexpr size_t kExchangedFlags = 9;
 using ExchangedFlags = std::array<int64_t, kExchangedFlags>;
 
 class FlagExchange {

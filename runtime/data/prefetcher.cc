@@ -73,10 +73,7 @@ void Prefetcher::work() {
   }
 }
 
-absl::StatusOr<Batch> Prefetcher::take(int64_t step) {
-  if (step >= end_step_) return absl::OutOfRangeError(cat("data: step ", step, " is not before the last, ", end_step_));
-  const auto start = std::chrono::steady_clock::now();
-  std::unique_lock lock(mutex_);
+void Prefetcher::aim_at(int64_t step) {
   while (!ready_.empty() && ready_.front().batch.step < step) ready_.pop_front();
   const int64_t coming = ready_.empty() ? next_step_ : ready_.front().batch.step;
   if (coming != step) {
@@ -89,8 +86,27 @@ absl::StatusOr<Batch> Prefetcher::take(int64_t step) {
     failed_ = false;
     hungry_ = true;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return !ready_.empty(); });
   }
+}
+
+bool Prefetcher::ready_within(int64_t step, std::chrono::milliseconds time) {
+  if (step >= end_step_) return true;
+  std::unique_lock lock(mutex_);
+  aim_at(step);
+  return changed_.wait_for(lock, time, [&] { return !ready_.empty(); });
+}
+
+bool Prefetcher::has(int64_t step) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(ready_.begin(), ready_.end(), [&](const Slot& s) { return s.batch.step == step; });
+}
+
+absl::StatusOr<Batch> Prefetcher::take(int64_t step) {
+  if (step >= end_step_) return absl::OutOfRangeError(cat("data: step ", step, " is not before the last, ", end_step_));
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  aim_at(step);
+  changed_.wait(lock, [&] { return !ready_.empty(); });
   Slot slot = std::move(ready_.front());
   ready_.pop_front();
   if (!slot.status.ok()) next_step_ = step;

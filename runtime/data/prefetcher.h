@@ -1,6 +1,7 @@
 // Reads the batches of coming steps on a thread of its own.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -42,6 +43,10 @@ class Prefetcher {
   // The batch of a step, waiting for it if need be. Steps come in order; asking for another one drops what was read
   // ahead and starts again from there. The source's error for that step, or OutOfRange at `end_step`.
   absl::StatusOr<Batch> take(int64_t step);
+  // Whether the batch of a step, or its error, is there, or is so within this time.
+  bool ready_within(int64_t step, std::chrono::milliseconds time);
+  // Whether it is there, while steps before it are still to be taken.
+  bool has(int64_t step) const;
   // Lets the buffers of a used batch be filled again. Optional.
   void give_back(Batch batch);
   // Seconds that take() has waited, in all.
@@ -54,6 +59,8 @@ class Prefetcher {
   };
   void work();
   absl::Status fill(int64_t step, Batch& batch) const;
+  // Under mutex_: the first batch that is there, or comes next, is that of the step.
+  void aim_at(int64_t step);
 
   const std::shared_ptr<const DataSource> source_;
   const std::vector<SampleRange> ranges_;

@@ -3,6 +3,7 @@
 // are looked at all the same.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,13 +32,20 @@ class InputStage {
   absl::Status start(int64_t first, int64_t end);
   // Whether there is a batch for a step: false where a feed was closed before; waits for a feed.
   bool has(int64_t step) { return feed_ == nullptr || feed_->wait(step - first_); }
+  // Whether take() would not wait, or not after this time; a feed has been waited for.
+  bool ready_within(int64_t step, std::chrono::milliseconds time) {
+    return !prefetcher_ || prefetcher_->ready_within(step, time);
+  }
+  // Whether the batch of a step to come is there already.
+  bool read_ahead(int64_t step) const { return !prefetcher_ || prefetcher_->has(step); }
   // In the order of steps. The data's errors.
   absl::StatusOr<Batch> take(int64_t step);
   void give_back(Batch batch);
   // Writes a micro-batch's part into the inputs' memory.
   absl::Status stage(const Batch& batch, int64_t micro_batch, int64_t slot) const;
-  // Seconds that take() has waited, in all.
-  double stall_seconds() const { return prefetcher_ ? prefetcher_->stall_seconds() : 0; }
+  // Seconds of waiting, by take() and as told, in all.
+  double stall_seconds() const { return waited_ + (prefetcher_ ? prefetcher_->stall_seconds() : 0); }
+  void add_stall(double seconds) { waited_ += seconds; }
 
  private:
   // One data input as this rank reads it: a run of samples, and the pieces of them that it holds.
@@ -64,6 +72,7 @@ class InputStage {
   int64_t first_ = 0;                       // step of the feed's first batch
   std::optional<Prefetcher> prefetcher_;
   std::vector<Column> columns_;
+  double waited_ = 0;
 };
 
 }  // namespace partita::runtime

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "runtime/communicate/exchanges.h"
+#include "runtime/communicate/lost_ranks.h"
 
 namespace partita::runtime {
 namespace {
@@ -29,7 +30,7 @@ void write_error_file(const std::string& path, const std::string& message) {
   const nlohmann::json error = {
       {"message",
        {{"message", message},
-        {"extraInfo", {{"py_callstack", ""}, {"timestamp", cat(flight_clock() / 1'000'000'000)}}}}}};
+        {"extraInfo", {{"py_callstack", ""}, {"timestamp", cat(wall_clock() / 1'000'000'000)}}}}}};
   write_file_atomically(path, error.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), Durable::kNo)
       .IgnoreError();
 }
@@ -58,7 +59,11 @@ int tell_end_once(const absl::Status& status, const LaunchEnvironment& launch, R
   if (launch.record >= 0) return exit_code(status);
   if (watch.tells_root()) {
     const Diagnosis d = watch.diagnose();
-    append(text, "\npartita: root cause: ", d.root ? d.root_text() : message);
+    const std::optional<LostRanks> lost = lost_ranks(status);
+    // One that hangs here may wait for a rank of another host, whose end was seen.
+    const bool ended = lost && lost->ended && (!d.root || d.root->kind == FateKind::kHangs);
+    const bool seen = d.root || !d.awaited.empty();
+    append(text, "\npartita: root cause: ", ended ? lost->text : seen ? d.root_text() : lost ? lost->text : message);
   }
   say(console, text);
   return exit_code(status);
@@ -103,8 +108,11 @@ absl::Status with_root_cause(const absl::Status& status, const RankWatch& watch)
   return absl::Status(status.code(), cat("root cause: ", d.root_text()));
 }
 
-void end_process(int rank, const absl::Status& why) {
-  say(stderr, cat("rank ", rank, ": ", why.message(), "; it does not come back, so the process ends"));
+void end_process(const FlightRecorder& recorder, const absl::Status& why) {
+  const auto reader = FlightReader::map(recorder.descriptor());
+  const std::string where = reader.ok() ? cat("; ", (*reader)->view().where()) : "";
+  say(stderr,
+      cat("rank ", recorder.header().rank, ": ", why.message(), where, "; it does not come back, so the process ends"));
   ::_exit(exit_code(why));
 }
 

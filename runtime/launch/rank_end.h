@@ -26,8 +26,8 @@ int tell_end(const absl::Status& status, const LaunchEnvironment& launch, RankWa
 // root cause.
 absl::Status with_root_cause(const absl::Status& status, const RankWatch& watch);
 
-// Ends this process, whose rank does not come back from what it is at.
-[[noreturn]] void end_process(int rank, const absl::Status& why);
+// Ends this process, whose rank does not come back from what it is at, as its record says.
+[[noreturn]] void end_process(const FlightRecorder& recorder, const absl::Status& why);
 
 // From here on what this process says goes into DIR/rank-N.log. Where it went before, for what should be seen there as
 // well; stays open. Errors: of files.

@@ -129,14 +129,10 @@ Diagnosis RankWatch::diagnose() const {
 
 bool RankWatch::tells_root() const {
   const Diagnosis d = diagnose();
-  std::vector<int> mute;  // they can say no more
   for (const RankFate& f : d.others) {
-    if (f.kind != FateKind::kRuns && f.kind != FateKind::kFollowed) mute.push_back(f.rank);
+    if (f.kind == FateKind::kRuns || f.kind == FateKind::kFollowed) return f.rank == recorder_.header().rank;
   }
-  if (d.root) mute.push_back(d.root->rank);
-  int teller = 0;
-  while (std::count(mute.begin(), mute.end(), teller) > 0) ++teller;
-  return recorder_.header().rank == teller;
+  return true;
 }
 
 void RankWatch::watch() {
@@ -188,8 +184,9 @@ void RankWatch::look_at_time(int64_t now) {
   const int64_t since = gets_on ? std::max(h.phase_since.load(), h.progress.load()) : h.phase_since.load();
   const milliseconds limit = limits_.of(phase);
   const std::string what = cat(gets_on ? "without progress " : "", "in the phase ", enum_name(phase));
-  // Ranks that write speak to each other all the time: a short wait is none.
-  const bool waits = waiting_since != 0 && (!gets_on || now - waiting_since > kQuiet);
+  // Ranks that write, or whose samples are still to come, speak to each other all the time: a short wait is none.
+  const bool speaks = gets_on || phase == Phase::kData;
+  const bool waits = waiting_since != 0 && (!speaks || now - waiting_since > kQuiet);
   if (waits) {
     warn(waiting_since, limits_.of_collective(phase), now, "at an operation between ranks");
   } else {

@@ -52,7 +52,7 @@ class RankWatch {
   std::optional<int> lost_peer() const;
   // Why the run ended, as far as the records of this host tell.
   Diagnosis diagnose() const;
-  // The rank, of those that may still speak, that tells the root cause.
+  // The rank, of those of this host that may still speak, that tells the root cause.
   bool tells_root() const;
 
  private:

@@ -32,8 +32,9 @@ absl::StatusOr<double> Restarts::next(const AttemptEnd& end, double now) {
                                       " times within an hour, and --restarts-per-hour allows no more"));
   times_.push_back(now);
   ++count_;
-  const bool further = end.step && *end.step > furthest_;
-  if (further) furthest_ = *end.step;
+  const std::optional<int64_t> reached = end.step ? end.step : end.saved;
+  const bool further = reached && *reached > furthest_;
+  if (further) furthest_ = *reached;
   in_vain_ = further || end.seconds >= kWell ? 0 : in_vain_ + 1;
   return in_vain_ == 0 ? 0 : std::min(kLongest, std::exp2(in_vain_ - 1));
 }

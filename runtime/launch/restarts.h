@@ -23,6 +23,7 @@ struct AttemptEnd {
   bool killed = false;           // SIGKILL ended that rank
   double seconds = 0;            // that it lasted
   std::optional<int> rank = {};  // that one
+  std::optional<int64_t> saved = {};  // steps of the newest checkpoint, where the ranks are out of sight
 };
 
 class Restarts {

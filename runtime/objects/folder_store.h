@@ -5,7 +5,6 @@
 
 namespace partita::runtime {
 
-absl::StatusOr<std::unique_ptr<ObjectStore>> open_folder_store(const std::string& folder,
-                                                               const std::atomic<bool>* give_up);
+absl::StatusOr<std::unique_ptr<ObjectStore>> open_folder_store(const std::string& folder, Transfers* transfers);
 
 }  // namespace partita::runtime

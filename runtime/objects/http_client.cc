@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "base/cat.h"
@@ -65,8 +66,10 @@ struct Transfer {
   const HttpRequest* request = nullptr;
   const Curl* curl = nullptr;
   CURL* handle = nullptr;
+  Transfers* transfers = nullptr;
   HttpReply reply;
   size_t sent = 0;
+  curl_off_t seen = 0;  // bytes of both ways
 };
 
 size_t take_body(char* data, size_t, size_t bytes, void* to) {
@@ -111,19 +114,20 @@ int seek_body(void* from, curl_off_t offset, int origin) {
   return CURL_SEEKFUNC_OK;
 }
 
-int look_up(void* flag, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-  const auto* give_up = static_cast<const std::atomic<bool>*>(flag);
-  return give_up != nullptr && give_up->load() ? 1 : 0;
+int look_up(void* of, curl_off_t, curl_off_t received, curl_off_t, curl_off_t sent) {
+  auto& t = *static_cast<Transfer*>(of);
+  if (std::exchange(t.seen, received + sent) != received + sent) moved(t.transfers);
+  return gives_up(t.transfers) ? 1 : 0;
 }
 
 class CurlClient : public HttpClient {
  public:
-  CurlClient(const Curl& curl, CURL* handle, const S3Settings& settings, const std::atomic<bool>* give_up)
-      : curl_(curl), handle_(handle), settings_(settings), give_up_(give_up) {}
+  CurlClient(const Curl& curl, CURL* handle, const S3Settings& settings, Transfers* transfers)
+      : curl_(curl), handle_(handle), settings_(settings), transfers_(transfers) {}
   ~CurlClient() override { curl_.cleanup(handle_); }
 
   absl::StatusOr<HttpReply> send(const HttpRequest& request, const std::string& service) override {
-    Transfer transfer{.request = &request, .curl = &curl_, .handle = handle_, .reply = {}};
+    Transfer transfer{.request = &request, .curl = &curl_, .handle = handle_, .transfers = transfers_, .reply = {}};
     curl_.reset(handle_);  // the connection stays
     set_limits(transfer);
     set_method(request, transfer);
@@ -157,7 +161,7 @@ class CurlClient : public HttpClient {
     curl_.set(handle_, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);
     curl_.set(handle_, CURLOPT_NOPROGRESS, 0L);
     curl_.set(handle_, CURLOPT_XFERINFOFUNCTION, &look_up);
-    curl_.set(handle_, CURLOPT_XFERINFODATA, give_up_);
+    curl_.set(handle_, CURLOPT_XFERINFODATA, &transfer);
     curl_.set(handle_, CURLOPT_WRITEFUNCTION, &take_body);
     curl_.set(handle_, CURLOPT_WRITEDATA, &transfer);
     curl_.set(handle_, CURLOPT_HEADERFUNCTION, &take_header);
@@ -188,18 +192,17 @@ class CurlClient : public HttpClient {
   const Curl& curl_;
   CURL* const handle_;
   const S3Settings settings_;
-  const std::atomic<bool>* const give_up_;
+  Transfers* const transfers_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpClient>> HttpClient::open(const S3Settings& settings,
-                                                             const std::atomic<bool>* give_up) {
+absl::StatusOr<std::unique_ptr<HttpClient>> HttpClient::open(const S3Settings& settings, Transfers* transfers) {
   if (!the_curl().ok()) return the_curl().status();
   const Curl& curl = *the_curl();
   CURL* handle = curl.init();
   if (handle == nullptr) return absl::ResourceExhaustedError("no memory for a connection");
-  return std::make_unique<CurlClient>(curl, handle, settings, give_up);
+  return std::make_unique<CurlClient>(curl, handle, settings, transfers);
 }
 
 }  // namespace partita::runtime

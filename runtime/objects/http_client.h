@@ -2,7 +2,6 @@
 // object store do without it and the many libraries that it needs.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/objects/s3_settings.h"
+#include "runtime/objects/transfers.h"
 
 namespace partita::runtime {
 
@@ -34,8 +34,8 @@ struct HttpReply {
 // A connection that is kept from one request to the next. Not thread-safe.
 class HttpClient {
  public:
-  // FailedPrecondition where there is no libcurl. `give_up` (may be null) ends requests soon once it is set.
-  static absl::StatusOr<std::unique_ptr<HttpClient>> open(const S3Settings& settings, const std::atomic<bool>* give_up);
+  // FailedPrecondition where there is no libcurl. `transfers` may be null.
+  static absl::StatusOr<std::unique_ptr<HttpClient>> open(const S3Settings& settings, Transfers* transfers);
   virtual ~HttpClient() = default;
   // Signed for `service` of AWS (Signature Version 4), where there are credentials. Any answer is a reply; Unavailable
   // where there is none: no connection, less than 1 KB/s for 30 s, cut short. Cancelled.

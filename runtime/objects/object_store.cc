@@ -13,8 +13,9 @@ namespace partita::runtime {
 
 absl::StatusOr<std::unique_ptr<ObjectStore>> open_object_store(const std::string& place,
                                                                const EnvironmentMap& environment,
-                                                               const std::atomic<bool>* give_up) {
-  return place.starts_with("s3://") ? open_s3_store(place, environment, give_up) : open_folder_store(place, give_up);
+                                                               Transfers* transfers) {
+  return place.starts_with("s3://") ? open_s3_store(place, environment, transfers)
+                                    : open_folder_store(place, transfers);
 }
 
 absl::Status fetch_object(ObjectStore& store, const ObjectInfo& object, const std::string& path) {

@@ -2,7 +2,6 @@
 // store that speaks S3's protocol.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/launch/launch_environment.h"
+#include "runtime/objects/transfers.h"
 
 namespace partita::runtime {
 
@@ -43,11 +43,9 @@ class ObjectStore {
 
 // `place`: a folder, made where it is missing, or "s3://BUCKET/PREFIX". Nothing is asked of an object store yet.
 // `environment` and the files that it names have credentials, region and endpoint, as the AWS tools read them
-// (s3_settings.h). Once `give_up` (may be null; it outlives the store) is set, what is under way ends soon.
-// InvalidArgument; FailedPrecondition where libcurl is missing.
+// (s3_settings.h). `transfers` may be null. InvalidArgument; FailedPrecondition where libcurl is missing.
 absl::StatusOr<std::unique_ptr<ObjectStore>> open_object_store(const std::string& place,
-                                                               const EnvironmentMap& environment,
-                                                               const std::atomic<bool>* give_up);
+                                                               const EnvironmentMap& environment, Transfers* transfers);
 
 // Copies an object into a file, which appears whole or not at all.
 absl::Status fetch_object(ObjectStore& store, const ObjectInfo& object, const std::string& path);

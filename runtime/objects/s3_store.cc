@@ -73,9 +73,8 @@ bool worth_another_try(const absl::StatusOr<HttpReply>& reply) {
 
 class S3Store : public ObjectStore {
  public:
-  S3Store(std::string place, std::string bucket, std::string prefix, S3Settings settings,
-          const std::atomic<bool>* give_up)
-      : place_(std::move(place)), prefix_(std::move(prefix)), settings_(std::move(settings)), give_up_(give_up) {
+  S3Store(std::string place, std::string bucket, std::string prefix, S3Settings settings, Transfers* transfers)
+      : place_(std::move(place)), prefix_(std::move(prefix)), settings_(std::move(settings)), transfers_(transfers) {
     // Amazon has a host for each bucket, but for names with dots, of which no certificate is; others have paths.
     if (settings_.endpoint.empty() && bucket.find('.') == bucket.npos) {
       bucket_url_ = cat("https://", bucket, ".s3.", settings_.region, ".amazonaws.com");
@@ -151,7 +150,10 @@ class S3Store : public ObjectStore {
     if (!reply.ok()) return with_context(reply.status(), cat("cannot ", what));
     // The end of an upload in parts may be refused after the answer has begun.
     const bool refused = reply->status >= 300 || reply->body.find("<Error>") != std::string::npos;
-    if (!refused) return reply;
+    if (!refused) {
+      moved(transfers_);
+      return reply;
+    }
     const std::string code = element(reply->body, "Code"), message = element(reply->body, "Message");
     const std::string text =
         cat("cannot ", what, ": the server says ", reply->status, code.empty() ? "" : cat(" ", code),
@@ -166,7 +168,7 @@ class S3Store : public ObjectStore {
   bool wait(std::chrono::milliseconds time) const {
     const auto end = std::chrono::steady_clock::now() + time;
     while (std::chrono::steady_clock::now() < end) {
-      if (give_up_ != nullptr && give_up_->load()) return false;
+      if (gives_up(transfers_)) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     return true;
@@ -215,7 +217,7 @@ class S3Store : public ObjectStore {
 
   absl::StatusOr<std::unique_ptr<HttpClient>> take_client() {
     std::lock_guard lock(mutex_);
-    if (idle_.empty()) return HttpClient::open(settings_, give_up_);
+    if (idle_.empty()) return HttpClient::open(settings_, transfers_);
     std::unique_ptr<HttpClient> client = std::move(idle_.back());
     idle_.pop_back();
     return client;
@@ -227,7 +229,7 @@ class S3Store : public ObjectStore {
 
   const std::string place_, prefix_;  // prefix_: "" or with a slash at its end
   const S3Settings settings_;
-  const std::atomic<bool>* const give_up_;
+  Transfers* const transfers_;
   std::string bucket_url_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<HttpClient>> idle_;
@@ -236,7 +238,7 @@ class S3Store : public ObjectStore {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ObjectStore>> open_s3_store(const std::string& place, const EnvironmentMap& environment,
-                                                           const std::atomic<bool>* give_up) {
+                                                           Transfers* transfers) {
   std::string path = place.substr(5);
   while (path.ends_with('/')) path.pop_back();
   const size_t slash = path.find('/');
@@ -244,9 +246,9 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> open_s3_store(const std::string& pl
   if (bucket.empty()) return absl::InvalidArgumentError(cat(quote(place), ": expected s3://BUCKET/PREFIX"));
   PARTITA_ASSIGN_OR_RETURN(S3Settings settings, read_s3_settings(environment));
   // Whether there is a libcurl is told now, and not hours later.
-  PARTITA_RETURN_IF_ERROR(HttpClient::open(settings, give_up).status());
+  PARTITA_RETURN_IF_ERROR(HttpClient::open(settings, transfers).status());
   return std::make_unique<S3Store>(cat("s3://", path), bucket, slash == path.npos ? "" : path.substr(slash + 1) + "/",
-                                   std::move(settings), give_up);
+                                   std::move(settings), transfers);
 }
 
 }  // namespace partita::runtime

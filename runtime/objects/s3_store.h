@@ -10,6 +10,6 @@
 namespace partita::runtime {
 
 absl::StatusOr<std::unique_ptr<ObjectStore>> open_s3_store(const std::string& place, const EnvironmentMap& environment,
-                                                           const std::atomic<bool>* give_up);
+                                                           Transfers* transfers);
 
 }  // namespace partita::runtime

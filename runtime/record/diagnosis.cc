@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -108,6 +109,14 @@ std::optional<size_t> most_awaited(const std::vector<RankFate>& fates) {
   return best;
 }
 
+// Whoever waits for a rank of this host may be held up by what that one waits for.
+std::vector<int> awaited_elsewhere(const std::vector<RankFate>& fates) {
+  std::set<int> awaited;
+  for (const RankFate& f : fates) awaited.insert(f.waits_for.begin(), f.waits_for.end());
+  for (const RankFate& f : fates) awaited.erase(f.rank);
+  return {awaited.begin(), awaited.end()};
+}
+
 }  // namespace
 
 Diagnosis diagnose(std::span<const FlightView> ranks, std::span<const KnownEnd> known, int64_t now) {
@@ -134,6 +143,7 @@ Diagnosis diagnose(std::span<const FlightView> ranks, std::span<const KnownEnd> 
     }
   }
   Diagnosis d;
+  if (!root && some_followed) d.awaited = awaited_elsewhere(fates);
   for (size_t k = 0; k < fates.size(); ++k) {
     if (k == root) {
       d.root = fates[k];
@@ -145,7 +155,10 @@ Diagnosis diagnose(std::span<const FlightView> ranks, std::span<const KnownEnd> 
 }
 
 std::string Diagnosis::root_text() const {
-  if (!root) return "no rank failed";
+  if (!root && awaited.empty()) return "no rank failed";
+  if (!root)
+    return cat(name_ranks(awaited), " did not come, of which there is no record here: the others waited for ",
+               awaited.size() == 1 ? "it" : "them");
   return cat("rank ", root->rank, " on host ", quote(root->host), " ", root->cause, "; ", root->where);
 }
 

@@ -43,6 +43,7 @@ struct RankFate {
 struct Diagnosis {
   std::optional<RankFate> root;  // none: all ended well, or run
   std::vector<RankFate> others;  // by rank
+  std::vector<int> awaited;      // without a root: ranks that others waited for, and of which no record is here
 
   // "rank 1 on host 'node7' was killed by signal 9 (Killed); training step 42, in …".
   std::string root_text() const;

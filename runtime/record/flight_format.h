@@ -1,6 +1,6 @@
 // The bytes of a flight record: a header, a ring of events, then the names of program steps, one a line. The file is
 // mapped by the rank that writes it and by whoever reads it, so that it is whole whatever ends the rank: no system call
-// writes it. One version of the program reads it; times are nanoseconds since 1970.
+// writes it. One version of the program reads it; times are nanoseconds by flight_clock().
 #pragma once
 
 #include <atomic>
@@ -50,6 +50,7 @@ struct FlightHeader {
   uint64_t host_key = 0;                   // the same where process numbers mean the same
   uint64_t nonce = 0;                      // of this record alone
   int64_t started = 0;
+  int64_t wall = 0;  // nanoseconds since 1970 of time 0, as the host's clock was at the start
   char host[64] = {};
   std::atomic<int64_t> heartbeat;
   std::atomic<uint64_t> events;  // so far
@@ -62,11 +63,12 @@ struct FlightHeader {
   std::atomic<int64_t> end_time;
   std::atomic<int64_t> names_bytes;
   std::atomic<int64_t> progress;  // when work that takes long last got on
+  char at[1000] = {};             // what the work is that takes long; may be empty
   char message[2000] = {};
 };
 
 inline constexpr char kFlightMagic[8] = {'P', 'F', 'L', 'I', 'G', 'H', 'T', '1'};
-inline constexpr int32_t kFlightVersion = 2;
+inline constexpr int32_t kFlightVersion = 3;
 inline constexpr size_t kFlightEvents = 2048;  // a power of two
 inline constexpr size_t kFlightHeaderBytes = 4096;
 struct FlightSlot {

@@ -34,6 +34,12 @@ void copy_text(char (&to)[N], std::string_view text) {
   to[n] = '\0';
 }
 
+int64_t nanoseconds_of(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
 // Whether the path is that of the open file.
 bool is_file(int descriptor, const std::string& path) {
   struct stat open {
@@ -83,11 +89,9 @@ int make_room(int descriptor) {
 
 }  // namespace
 
-int64_t flight_clock() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
+int64_t flight_clock() { return nanoseconds_of(CLOCK_MONOTONIC); }
+
+int64_t wall_clock() { return nanoseconds_of(CLOCK_REALTIME); }
 
 std::string flight_file(const std::string& folder, int rank) { return cat(folder, "/rank-", rank, ".flight"); }
 
@@ -144,6 +148,7 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::open(int descrip
   std::random_device random;
   header->nonce = (uint64_t{random()} << 32) | random();
   header->started = flight_clock();
+  header->wall = wall_clock() - header->started;
   ::gethostname(header->host, sizeof header->host - 1);
   header->heartbeat = header->started;
   header->phase_since = header->started;
@@ -193,6 +198,10 @@ void FlightRecorder::enter(Phase phase, int64_t training_step) {
 void FlightRecorder::beat() { header_->heartbeat.store(flight_clock(), kRelaxed); }
 
 void FlightRecorder::progress() { header_->progress.store(flight_clock(), kRelaxed); }
+
+void FlightRecorder::at(std::string_view what) {
+  if (what != std::string_view(header_->at)) copy_text(header_->at, what);
+}
 
 FlightEvent* FlightRecorder::begin_event(FlightEventKind kind, uint64_t& number) {
   number = header_->events.fetch_add(1, kRelaxed) + 1;

@@ -38,6 +38,8 @@ class FlightRecorder {
   void beat();
   // Work that takes long got on. From any thread.
   void progress();
+  // What that work is, as where() says it; empty when it is done. From one thread at a time.
+  void at(std::string_view what);
   // A step of a program begins: the first one's number and its own. Costs a look at the clock.
   void step(int32_t number, int32_t micro_batch);
   void idle();
@@ -68,6 +70,9 @@ class FlightRecorder {
   int32_t names_ = 0;
 };
 
+// The same for all processes of a host, and never set: limits hold whatever is done to the host's clock.
 int64_t flight_clock();
+// Nanoseconds since 1970.
+int64_t wall_clock();
 
 }  // namespace partita::runtime

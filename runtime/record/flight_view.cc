@@ -68,9 +68,10 @@ std::string FlightView::where() const {
     if (e->label[0] != '\0') append(text, " ", quote(e->label));
     append(text, " (step ", e->step, ")");
     if (const std::vector<int> peers = waits_for(); !peers.empty()) append(text, ", waiting for ", name_ranks(peers));
-  } else if (const FlightEvent* at = program_step()) {
-    append(text, ", in ", step_name(at->step));
+  } else if (const FlightEvent* step = program_step()) {
+    append(text, ", in ", step_name(step->step));
   }
+  if (!at.empty()) append(text, "; ", at);
   return text;
 }
 
@@ -108,10 +109,11 @@ FlightView FlightReader::view() const {
   v.rank = h.rank, v.size = h.size;
   v.host = std::string(h.host, ::strnlen(h.host, sizeof h.host));
   v.process = h.process, v.process_start = h.process_start, v.host_key = h.host_key;
-  v.started = h.started, v.heartbeat = h.heartbeat;
+  v.started = h.started, v.heartbeat = h.heartbeat, v.wall = h.wall;
   v.phase = h.phase, v.phase_since = h.phase_since, v.training_step = h.training_step;
   v.waiting = h.waiting, v.waiting_since = h.waiting_since;
   v.end = h.end, v.end_code = h.end_code, v.end_time = h.end_time;
+  v.at = std::string(h.at, ::strnlen(h.at, sizeof h.at));
   v.message = std::string(h.message, ::strnlen(h.message, sizeof h.message));
   const auto* slots =
       reinterpret_cast<const FlightSlot*>(reinterpret_cast<const std::byte*>(header_) + kFlightHeaderBytes);
@@ -134,6 +136,16 @@ FlightView FlightReader::view() const {
   return v;
 }
 
+namespace {
+
+// The clocks of hosts begin when they do.
+void take_wall_clock(FlightView& v) {
+  for (int64_t* time : {&v.started, &v.heartbeat, &v.phase_since, &v.waiting_since, &v.end_time}) *time += v.wall;
+  for (FlightEvent& e : v.events) e.time += v.wall;
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<FlightView>> read_flight_records(const std::string& folder) {
   std::vector<FlightView> views;
   std::error_code ec;
@@ -141,7 +153,7 @@ absl::StatusOr<std::vector<FlightView>> read_flight_records(const std::string& f
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("rank-") || !name.ends_with(".flight")) continue;
     PARTITA_ASSIGN_OR_RETURN(const auto reader, FlightReader::open(entry.path().string()));
-    views.push_back(reader->view());
+    take_wall_clock(views.emplace_back(reader->view()));
   }
   if (views.empty()) return absl::NotFoundError(cat(quote(folder, 1000), " holds no flight records (rank-N.flight)"));
   std::sort(views.begin(), views.end(), [](const FlightView& a, const FlightView& b) { return a.rank < b.rank; });

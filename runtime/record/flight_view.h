@@ -12,15 +12,17 @@
 
 namespace partita::runtime {
 
-// What the record says at one moment.
+// What the record says at one moment. Times are by flight_clock(), or since 1970.
 struct FlightView {
   int rank = 0, size = 1;
   std::string host;
   int64_t process = 0, process_start = 0;
   uint64_t host_key = 0;
   int64_t started = 0, heartbeat = 0;
+  int64_t wall = 0;  // since 1970, of flight_clock() 0
   Phase phase = Phase::kStart;
   int64_t phase_since = 0, training_step = 0;
+  std::string at;        // what work it is at that takes long; may be empty
   uint64_t waiting = 0;  // the ticket that it waits for, of a collective
   int64_t waiting_since = 0;
   FlightEnd end = FlightEnd::kRunning;
@@ -63,7 +65,8 @@ class FlightReader {
   const FlightHeader* header_ = nullptr;
 };
 
-// All records of a folder, by rank. NotFound where it holds none; DataLoss, naming the file.
+// All records of a folder, by rank, with times since 1970: they may be of several hosts. NotFound where it holds none;
+// DataLoss, naming the file.
 absl::StatusOr<std::vector<FlightView>> read_flight_records(const std::string& folder);
 
 // Text about ranks that are waited for: "rank 3", "ranks 0, 2".

@@ -18,6 +18,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "runtime/communicate/lost_ranks.h"
 #include "runtime/communicate/transport_communicator.h"
 
 namespace partita::runtime {
@@ -40,7 +41,7 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 56);
 
-enum class Word : uint32_t { kAbort = 1, kGoodbye = 2 };
+enum class Word : uint32_t { kAbort = 1, kGoodbye = 2, kLost = 3 };  // kLost: an abort, for a rank that died
 struct ControlHeader {
   uint32_t magic = kControlMagic;
   Word word = Word::kGoodbye;
@@ -261,8 +262,9 @@ void TcpTransport::lose(int rank) {
   peers_[static_cast<size_t>(rank)].lost = true;
   const bool goodbye = static_cast<size_t>(rank) < controls_.size() && controls_[static_cast<size_t>(rank)].goodbye;
   if (!suspicion_.ok()) return;
-  suspicion_ = absl::UnavailableError(goodbye ? cat("rank ", rank, " has left the run")
-                                              : cat("rank ", rank, " left or died: its connection is closed"));
+  const std::string text =
+      goodbye ? cat("rank ", rank, " has left the run") : cat("rank ", rank, " left or died: its connection is closed");
+  suspicion_ = lost_error(text, {text, true});
   suspicion_until_ = Clock::now() + kGrace;
 }
 
@@ -289,9 +291,10 @@ void TcpTransport::hear(int rank, Word word, std::string_view text) {
     controls_[static_cast<size_t>(rank)].goodbye = true;
     return;
   }
-  if (rank_ == 0 && !told_) tell_others(rank, Word::kAbort, text);
+  if (rank_ == 0 && !told_) tell_others(rank, word, text);
   told_ = true;
-  fail(absl::UnavailableError(printable(text)));
+  const std::string said = printable(text);
+  fail(word == Word::kLost ? lost_error(said, {said, true}) : absl::UnavailableError(said));
 }
 
 void TcpTransport::lose_control(int rank) {
@@ -299,8 +302,8 @@ void TcpTransport::lose_control(int rank) {
   control.channel.reset();
   if (control.goodbye) return;
   const std::string text = cat("rank ", rank, " died: its connection to rank ", rank_, " closed without a word");
-  if (rank_ == 0) hear(rank, Word::kAbort, text);
-  fail(absl::UnavailableError(text));
+  if (rank_ == 0) hear(rank, Word::kLost, text);
+  fail(lost_error(text, {text, true}));
 }
 
 void TcpTransport::read_control(int rank) {

@@ -54,7 +54,7 @@ void tell_events(const FlightView& v, size_t last) {
 
 absl::Status autopsy(const Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(const std::vector<FlightView> views, runtime::read_flight_records(flags.folder));
-  const Diagnosis d = runtime::diagnose(views, {}, runtime::flight_clock());
+  const Diagnosis d = runtime::diagnose(views, {}, runtime::wall_clock());
   std::printf("root cause: %s\n", d.root_text().c_str());
   for (const runtime::RankFate& f : d.others) std::printf("%s\n", d.other_text(f).c_str());
   if (static_cast<size_t>(views.front().size) > views.size())

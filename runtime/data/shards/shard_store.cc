@@ -61,7 +61,7 @@ bool has_size(const std::string& path, int64_t bytes) {
 absl::StatusOr<std::shared_ptr<ShardStore>> ShardStore::open(const std::string& place, const DataCache& cache) {
   std::shared_ptr<ShardStore> shards(new ShardStore(place));
   const EnvironmentMap environment = read_environment();
-  PARTITA_ASSIGN_OR_RETURN(shards->store_, open_object_store(place, environment, &shards->gave_up_));
+  PARTITA_ASSIGN_OR_RETURN(shards->store_, open_object_store(place, environment, &shards->transfers_));
   PARTITA_ASSIGN_OR_RETURN(shards->index_, read_shard_index(*shards->store_));
   if (!place.starts_with("s3://")) return shards;
   // Each dataset has a folder of its own: two may have shards of one name.
@@ -80,7 +80,7 @@ ShardStore::~ShardStore() {
 }
 
 void ShardStore::give_up() {
-  gave_up_ = true;
+  transfers_.give_up = true;
   const std::lock_guard lock(mutex_);
   woken_.notify_all();
 }
@@ -93,7 +93,7 @@ ShardIndex ShardStore::index() const {
 // False: it was told to give up.
 bool ShardStore::pause(milliseconds time) {
   std::unique_lock lock(mutex_);
-  return !woken_.wait_for(lock, time, [&] { return gave_up_.load(); });
+  return !woken_.wait_for(lock, time, [&] { return transfers_.give_up.load(); });
 }
 
 absl::Status ShardStore::read_index() {
@@ -205,7 +205,7 @@ void ShardStore::make_room(int64_t coming, const std::string& keep) const {
 
 void ShardStore::fetch_ahead(size_t k) {
   const std::lock_guard lock(mutex_);
-  if (ahead_runs_ || k >= index_.shards.size() || gave_up_) return;
+  if (ahead_runs_ || k >= index_.shards.size() || transfers_.give_up) return;
   if (ahead_.joinable()) ahead_.join();
   ahead_runs_ = true;
   ahead_ = std::thread([this, shard = index_.shards[k]] {

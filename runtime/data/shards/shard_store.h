@@ -1,7 +1,6 @@
 // The shards of a dataset as files of this host: those of a folder where they are, those of an object store in a cache.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -58,7 +57,7 @@ class ShardStore {
   const std::string place_;
   std::string cache_;  // folder; empty: shards are where they are
   int64_t cache_bytes_ = 0;
-  std::atomic<bool> gave_up_ = false;
+  Transfers transfers_;
   std::unique_ptr<ObjectStore> store_;
   mutable std::mutex mutex_;
   std::condition_variable woken_;

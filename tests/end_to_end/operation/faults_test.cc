@@ -117,6 +117,50 @@ TEST_F(Faults, KilledRank_EndsTheOthersSoon_AndIsTheRootCause) {
   }
 }
 
+// Samples for ten steps, and more to come: no step can be left half way, and none has begun.
+TEST_F(Faults, SignalsWhileDataAreStillToCome_TakeEffectAtOnce) {
+  std::string tokens;
+  for (int k = 0; k < 324; ++k) tokens += {static_cast<char>(k * 7 % 64), '\0'};
+  fs::create_directories(out_ / "data");
+  out_.write("data/a.bin", tokens);
+  const auto index = [&](const std::string& flags) {
+    const Outcome done = run_partita("data index " + (out_ / "data") + " --dtype uint16 " + flags);
+    EXPECT_EQ(done.code, 0) << done.text;
+  };
+  index("--more");
+  Outcome made = run_partita(
+      "model gpt --layers 1 --hidden 16 --heads 2 --vocab 64 --seq 8 --batch 4 --with-weights "
+      "--quiet -o " +
+      (out_ / "gpt.onnx"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  const std::string recipe = out_.write("gpt.yaml", "optimizer: {kind: sgd, lr: 0.01}\n"), ckpt = out_ / "ckpt";
+  made = run_partita("compile " + (out_ / "gpt.onnx") + " --train " + recipe + " --ranks 2 --pin data=2 --quiet -o " +
+                     (out_ / "bundle"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  const std::string command = "exec " + partita_program() + " run " + (out_ / "bundle") +
+                              " --quiet --threads 1 --data " + (out_ / "data") + " --checkpoint " + ckpt +
+                              " --processes --resume --steps ";
+  Running running(command + "1000", out_ / "output");
+  const std::vector<RankProcess> started = ranks(ckpt + "/flight", 2, running);
+  ASSERT_TRUE(wait_until(
+      [&] {
+        const auto reader = FlightReader::open(runtime::flight_file(ckpt + "/flight", 0));
+        return reader.ok() && (*reader)->header().training_step == 10;
+      },
+      20));
+  ::kill(static_cast<pid_t>(started[1].id), SIGUSR1);
+  EXPECT_TRUE(wait_until([&] { return runtime::list_checkpoints(ckpt) == std::vector<int64_t>{10}; }, 3));
+  EXPECT_EQ(running.poll(), -1) << running.text();
+  ::kill(running.id(), SIGTERM);
+  EXPECT_EQ(running.end(3), 143) << running.text();
+  EXPECT_THAT(running.text(), HasSubstr("told to stop: the checkpoint of step 10 is in"));
+  out_.write("data/b.bin", tokens);
+  index("");
+  Running again(command + "20", out_ / "output");
+  EXPECT_EQ(again.end(20), 0) << again.text();
+  EXPECT_EQ(runtime::list_checkpoints(ckpt).back(), 20);
+}
+
 // No folder at all: the ranks' records are in memory, and the supervisor has them.
 TEST_F(Faults, CrashedRank_IsToldWithItsSignal) {
   const std::string bundle = compile("--ranks 2 --like ddp");

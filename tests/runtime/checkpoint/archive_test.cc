@@ -1,12 +1,17 @@
 #include "runtime/checkpoint/checkpoint_archive.h"
 
 #include <filesystem>
+#include <future>
 
+#include "base/cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/launch/rank_watch.h"
 #include "tests/runtime/checkpoint/held_states.h"
+#include "tests/runtime/objects/held_server.h"
 #include "tests/runtime/objects/s3_server.h"
+#include "tests/support/running.h"
 #include "tests/support/temp_folder.h"
 
 namespace partita::runtime {
@@ -16,6 +21,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<int64_t> archived(const std::string& place, const EnvironmentMap& environment) {
   const TempFolder nowhere;
@@ -138,6 +144,37 @@ TEST(CheckpointArchive, APlaceThatRefuses_IsTriedAgain) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("warning: the checkpoint of step 1 is not in"), HasSubstr("trying again in 1 s")));
   EXPECT_THAT(archived(place.path(), {}), ElementsAre(1));
+}
+
+// The last checkpoint is copied while whoever watches the rank waits.
+TEST(CheckpointArchive, APlaceThatHangs_EndsTheRunAndIsTold) {
+  const TempFolder here;
+  ASSERT_TRUE(save(holder(layouts()[0]), {.folder = here.path()}, {1}, 1).ok());
+  HeldServer server;
+  auto archive = CheckpointArchive::open({.folder = here.path(), .place = "s3://bucket/run"}, server.environment());
+  if (absl::IsFailedPrecondition(archive.status())) GTEST_SKIP() << archive.status();
+  ASSERT_TRUE(archive.ok()) << archive.status();
+  const auto recorder = FlightRecorder::create("", 0, 1);
+  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  Timeouts timeouts;
+  ASSERT_TRUE(timeouts.set("checkpoint=0.4").ok());
+  RankWatch watch(**recorder, timeouts);
+  ASSERT_TRUE(watch.join(nullptr).ok());
+  watch.enter(Phase::kCheckpoint, 0);
+  (*archive)->begin(1);
+  std::future<absl::Status> end = std::async(std::launch::async, [&] { return (*archive)->finish(recorder->get()); });
+  EXPECT_TRUE(wait_until([&] { return !watch.verdict().ok(); }, 10));
+  EXPECT_EQ(watch.verdict().code(), absl::StatusCode::kDeadlineExceeded) << watch.verdict();
+  EXPECT_THAT(watch.where(),
+              HasSubstr(cat("copying 'states.safetensors' of step-000000000001 to 's3://bucket/run'; the "
+                            "checkpoint is not whole there, it is in '",
+                            here.path(), "/step-000000000001'")));
+  server.let_go();
+  const absl::Status copied = end.get();
+  EXPECT_TRUE(copied.ok()) << copied;
+  EXPECT_THAT(watch.where(), Not(HasSubstr("copying")));
+  watch.leave();
+  archive->reset();
 }
 
 }  // namespace

@@ -20,7 +20,11 @@ TEST(Restarts, WaitLonger_WhileNoAttemptGetsFurther) {
   EXPECT_EQ(restarts.next(at_step(30), 3).value(), 0);
   EXPECT_EQ(restarts.next(at_step(28), 4).value(), 1);  // it had been further
   EXPECT_EQ(restarts.next({kLostRank, std::nullopt, false, 700}, 5).value(), 0);
-  EXPECT_EQ(restarts.count(), 13);
+  AttemptEnd unseen = at_step({});
+  unseen.saved = 40;
+  EXPECT_EQ(restarts.next(unseen, 6).value(), 0);
+  EXPECT_EQ(restarts.next(unseen, 7).value(), 1);
+  EXPECT_EQ(restarts.count(), 15);
 }
 
 TEST(Restarts, End_WhereNoneIsLeft_OrAnotherIsNotWorthIt) {

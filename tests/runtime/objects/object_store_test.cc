@@ -86,12 +86,12 @@ TEST(ObjectStore, ABucket) {
 TEST(ObjectStore, AServerThatIsGone) {
   if (!std::filesystem::exists(python())) GTEST_SKIP() << "no " << python() << ": run tools/install_test_services";
   const EnvironmentMap environment = {{"AWS_ENDPOINT_URL", cat("http://127.0.0.1:", free_port())}};
-  std::atomic<bool> give_up = false;
-  auto store = open_object_store("s3://bucket", environment, &give_up);
+  Transfers transfers;
+  auto store = open_object_store("s3://bucket", environment, &transfers);
   ASSERT_TRUE(store.ok()) << store.status();
   std::thread soon([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    give_up = true;
+    transfers.give_up = true;
   });
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ((*store)->put("x", counting(3)).code(), absl::StatusCode::kCancelled);

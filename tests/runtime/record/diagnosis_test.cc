@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "runtime/record/flight_recorder.h"
+#include "tests/support/temp_folder.h"
 
 namespace partita::runtime {
 namespace {
@@ -30,6 +33,19 @@ void waits(FlightView& v, std::vector<int> peers) {
   v.events.push_back(e);
 }
 
+// A rank's own clock begins with its host, and is never set; folders may have records of several hosts.
+TEST(FlightRecords, OfAFolder_HaveTimesSince1970) {
+  const TempFolder folder;
+  const auto recorder = FlightRecorder::create(flight_file(folder.path(), 0), 0, 1);
+  ASSERT_TRUE(recorder.ok()) << recorder.status();
+  (*recorder)->enter(Phase::kStep, 3);
+  (*recorder)->idle();
+  const auto views = read_flight_records(folder.path());
+  ASSERT_TRUE(views.ok()) << views.status();
+  for (const int64_t time : {(*views)[0].started, (*views)[0].phase_since, (*views)[0].events.back().time})
+    EXPECT_LT(std::abs(wall_clock() - time), 60 * kSecond) << time;
+}
+
 TEST(Diagnose, OfTwoFailures_TheEarlierIsTheCause) {
   std::vector<FlightView> views = {rank(0, FlightEnd::kFollowed, 12 * kSecond),
                                    rank(1, FlightEnd::kFailed, 13 * kSecond),
@@ -50,6 +66,16 @@ TEST(Diagnose, WithoutAWord_IsKilledOrSilent_ByItsHeartbeat) {
   views[1].heartbeat = 20 * kSecond;
   EXPECT_THAT(diagnose(views, {{{.rank = 1, .signal = 9, .by_supervisor = true}}}, 60 * kSecond).root_text(),
               HasSubstr("silent for 30 s before the others ended"));
+}
+
+// Of one host's records, whose ranks wait for each other and for those of another host.
+TEST(Diagnose, WhereTheAwaitedIsOfAnotherHost_ThatOneIsNamed) {
+  std::vector<FlightView> views = {rank(2, FlightEnd::kFollowed, 50 * kSecond),
+                                   rank(3, FlightEnd::kFollowed, 50 * kSecond)};
+  waits(views[0], {3});
+  waits(views[1], {1});
+  EXPECT_EQ(diagnose(views, {}, 60 * kSecond).root_text(),
+            "rank 1 did not come, of which there is no record here: the others waited for it");
 }
 
 TEST(Diagnose, WhereNobodyDied_TheAwaitedWhoWaitsForNobodyHangs) {
