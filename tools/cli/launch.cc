@@ -106,7 +106,7 @@ absl::StatusOr<LaunchJob> job_of(const Flags& flags) {
                 .nodes = flags.nodes,
                 .folder = here(),
                 .port = flags.port,
-                .saves = !flags.run.checkpoint.empty(),
+                .checkpoints = flags.run.checkpoint,
                 .restarts = flags.restarts};
   if (job.ranks % job.nodes != 0)
     return absl::InvalidArgumentError(

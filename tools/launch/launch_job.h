@@ -17,7 +17,7 @@ struct LaunchJob {
   std::string folder;       // to run in, on each host
   std::string secret_file;  // "": none is needed, or it is in the environment
   int port = 29500;
-  bool saves = false;  // the ranks keep checkpoints
+  std::string checkpoints;  // where the ranks keep them; empty: nowhere
   runtime::RestartLimits restarts;
   double ask_seconds = 60;  // from one look for more hosts to the next
 };

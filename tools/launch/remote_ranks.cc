@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/launch/shell_words.h"
 
 extern char** environ;
@@ -30,6 +32,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(15), kSaving = std::chrono::seconds(120);
+constexpr auto kAnswer = std::chrono::seconds(60);  // a host that ssh reaches may hang all the same
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr int kSshFailed = 255;
 
@@ -102,7 +105,12 @@ class Attempt {
       const bool late = end && Clock::now() > *end;
       if (late && leaving) break;  // the destructor ends what is left
       if (!leaving && (late || told())) {
-        for (Process& p : processes_) ::close(std::exchange(p.input, -1));
+        // Where ranks are lost there is nothing to save: a rank that is stopped is not waited for.
+        const std::string_view grace = told() ? "" : "5\n";
+        for (Process& p : processes_) {
+          [[maybe_unused]] const ssize_t written = ::write(p.input, grace.data(), grace.size());
+          ::close(std::exchange(p.input, -1));
+        }
         leaving = true;
         end = Clock::now() + kSaving;
       }
@@ -165,6 +173,14 @@ int largest_plan(const LaunchJob& job, int slots) {
   return fits == job.plans.end() ? 0 : *fits;
 }
 
+// Seen from here: none where this host does not share the folder.
+std::optional<int64_t> newest_checkpoint(const LaunchJob& job) {
+  if (job.checkpoints.empty()) return std::nullopt;
+  const std::vector<int64_t> there =
+      runtime::list_checkpoints((std::filesystem::path(job.folder) / job.checkpoints).string());
+  return there.empty() ? std::nullopt : std::optional(there.back());
+}
+
 // The hosts on which ssh can run something now, all asked at once.
 std::vector<Host> answering(const std::vector<Host>& hosts, std::vector<std::string> ssh) {
   ssh.insert(ssh.end(), {"", "true"});
@@ -176,9 +192,15 @@ std::vector<Host> answering(const std::vector<Host>& hosts, std::vector<std::str
   }
   ::close(nothing);
   std::vector<Host> there;
+  const Clock::time_point end = Clock::now() + kAnswer;
   for (size_t k = 0; k < hosts.size(); ++k) {
     int status = 1;
-    if (asked[k].ok() && ::waitpid(*asked[k], &status, 0) == *asked[k] && status == 0) there.push_back(hosts[k]);
+    if (!asked[k].ok()) continue;
+    while (::waitpid(*asked[k], &status, WNOHANG) == 0) {
+      if (Clock::now() > end) ::kill(*asked[k], SIGKILL);
+      std::this_thread::sleep_for(kPoll);
+    }
+    if (status == 0) there.push_back(hosts[k]);
   }
   return there;
 }
@@ -188,7 +210,7 @@ std::vector<Host> answering(const std::vector<Host>& hosts, std::vector<std::str
 class HostWatch {
  public:
   HostWatch(const LaunchJob& job, const std::vector<Host>& hosts, const std::vector<std::string>& ssh, int ranks) {
-    if (ranks >= job.ranks || !job.saves) return;
+    if (ranks >= job.ranks || job.checkpoints.empty()) return;
     thread_ = std::thread([this, &job, &hosts, &ssh, ranks] {
       const auto done = [this] { return done_.load(); };
       while (!more_ && runtime::sleep_unless(done, job.ask_seconds))
@@ -227,7 +249,7 @@ exec 3<&0
 )",
                                  shell_line(words), R"( </dev/null 3<&- &
 rank=$!
-{ cat <&3; kill -TERM $rank; sleep 100; kill -KILL $rank; } >/dev/null 2>&1 &
+{ IFS= read -r grace <&3; kill -TERM $rank; sleep ${grace:-100}; kill -KILL $rank; } >/dev/null 2>&1 &
 watch=$!
 exec 3<&-
 wait $rank
@@ -268,6 +290,7 @@ absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, 
       }
     }
     if (stopped()) return end.status;
+    end.saved = newest_checkpoint(job);
     end.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     PARTITA_ASSIGN_OR_RETURN(const double seconds, restarts.next(end, seconds_of(Clock::now())));
     std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint, in %.0f s\n",

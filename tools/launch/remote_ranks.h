@@ -12,8 +12,8 @@
 namespace partita {
 
 // What ssh is asked to do for one rank, as its remote shell reads it. The job's secret comes as the first line of
-// standard input, never in the command; when standard input ends the rank is told to save and leave, so that none
-// outlives whoever started it.
+// standard input, never in the command; when standard input ends the rank is told to save and leave, and killed 100 s
+// later, or so many as a second line says, so that none outlives whoever started it.
 std::string remote_rank_line(const LaunchJob& job, const std::vector<Host>& hosts, int rank, bool again);
 
 // As runtime::run_job, on `hosts` and by this ssh: a program and its options. A connection that fails counts as a rank

@@ -219,7 +219,7 @@ TEST_F(OverSsh, LostHost_IsDoneWithoutUntilItIsBack) {
   EXPECT_THAT(read("out"), HasSubstr("0 of 1\n"));
   EXPECT_THAT(read("out").substr(read("out").find("0 of 1")), AllOf(HasSubstr("0 of 2\n"), HasSubstr("1 of 2\n")));
   // The host comes back while the ranks run: they are told to save, and go on with more.
-  job_.saves = true;
+  job_.checkpoints = "ckpt";
   job_.ask_seconds = 0.1;
   const absl::Status grown =
       run("echo $RANK of $WORLD_SIZE >> grown\n"
@@ -231,6 +231,15 @@ TEST_F(OverSsh, LostHost_IsDoneWithoutUntilItIsBack) {
   job_.plans = {2};
   job_.restarts.most = 1;
   EXPECT_EQ(run("exit 0").code(), absl::StatusCode::kUnavailable);
+}
+
+// A second line of standard input says how long it may take to leave.
+TEST_F(OverSsh, RankThatDoesNotLeave_IsKilled) {
+  job_.command = {"sh", folder_.write("rank", "trap '' TERM; while true; do sleep 0.05; done")};
+  const std::string line = remote_rank_line(job_, {{"one", 2, "10.0.0.1"}}, 0, false);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(run_command("{ echo secret; sleep 0.5; echo 1; } | sh -c " + shell_word(line)).code, 137);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 TEST_F(OverSsh, Stop_LetsRanksSaveAndLeave) {
