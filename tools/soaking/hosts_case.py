@@ -30,7 +30,7 @@ def cases(count):
 
 
 class HostsCase(Case):
-    patience = 150
+    patience, tellers = 150, 9
     # Nobody that sees the rank's end is there but ranks.
     causes = {"full": "ended without a word|was killed"}
     def __init__(self, soak, name):
