@@ -23,7 +23,7 @@ constexpr FieldFault kFaults[] = {
     {"the experts' balance is one of a rank's own tokens", "megatron#7452 (10)", "moe", "pin expert=2",
      "sum partial over expert", field::balance_of_own_tokens},
     {"gradients are summed over another group of ranks", "megatron#7452 (5, 6, 7)", "gpt", "pin tensor=2 pin data=2",
-     "expected group 1, over [0] and of channel 0, found group 0 over [1]", nullptr, field::other_group},
+     "expected group 2, over [0,1] and of channel 0, found group 0 over [1]", nullptr, field::other_group},
     {"a tied weight's gradient is that of one stage alone", "megatron#656, megatron#844", "gpt", "pin pipeline=2",
      "expected a reader of a whole sum over the stages, found one of a part of it", field::tied_on_one_side},
     // Scales.
