@@ -9,7 +9,7 @@
 #include "frontend/onnx/device_annotations.h"
 #include "frontend/onnx/onnx_model.h"
 #include "ir/recipe/pins.h"
-#include "ir/recipe/yaml_document.h"
+#include "ir/yaml/yaml_document.h"
 
 namespace partita {
 namespace {

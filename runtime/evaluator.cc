@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/cat.h"
 #include "base/status.h"
 #include "runtime/communicate/exchanges.h"
 
@@ -42,6 +43,7 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::open(const EvaluateOptions
       e->executor_, Executor::create(options.programs.of(training.rank()), communicator,
                                      {.threads = threads, .states_of = &training, .recorder = training.recorder()}));
   PARTITA_ASSIGN_OR_RETURN(e->inputs_, InputStage::open(options.data, *e->executor_));
+  e->metrics_ = named_metrics(e->executor_->program());
   e->batches_ = options.batches;
   if (e->batches_ < 0) {
     const int64_t samples = e->inputs_->source().samples_per_epoch();
@@ -54,9 +56,24 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::open(const EvaluateOptions
   return e;
 }
 
-absl::StatusOr<double> Evaluator::run() {
+std::vector<NamedMetric> named_metrics(const Program& program) {
+  constexpr std::string_view kMean = "metric/mean/", kSum = "metric/sum/";
+  std::vector<NamedMetric> out;
+  for (const ProgramOutput& o : program.outputs) {
+    if (o.name.starts_with(kMean)) out.push_back({o.name, o.name.substr(kMean.size()), false});
+    if (o.name.starts_with(kSum)) out.push_back({o.name, o.name.substr(kSum.size()), true});
+  }
+  return out;
+}
+
+void Evaluator::name_metrics(StepMetrics& step) const {
+  for (const NamedMetric& metric : metrics_) step.named.emplace_back(cat("evaluation_", metric.name), std::nullopt);
+}
+
+absl::Status Evaluator::run(StepMetrics& step) {
   PARTITA_RETURN_IF_ERROR(inputs_->start(0, batches_));
   double sum = 0;
+  std::vector<double> sums(metrics_.size());
   for (int64_t k = 0; k < batches_; ++k) {
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(k));
     PARTITA_RETURN_IF_ERROR(clear_accumulators(*executor_));
@@ -65,7 +82,11 @@ absl::StatusOr<double> Evaluator::run() {
     }));
     inputs_->give_back(std::move(batch));
     sum += scalar_output(*executor_, "loss").value_or(0);
+    for (size_t m = 0; m < sums.size(); ++m) sums[m] += scalar_output(*executor_, metrics_[m].output).value_or(0);
   }
+  for (size_t m = 0; m < sums.size(); ++m)
+    step.named[step.named.size() - sums.size() + m].second =
+        metrics_[m].sum ? sums[m] : sums[m] / static_cast<double>(batches_);
   // Whatever is decided by it is decided by one number.
   std::string bytes(8, '\0');
   const double mean = sum / static_cast<double>(batches_);
@@ -73,7 +94,8 @@ absl::StatusOr<double> Evaluator::run() {
   PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, bytes, "evaluation loss"));
   double agreed = 0;
   std::memcpy(&agreed, bytes.data(), sizeof agreed);
-  return agreed;
+  step.evaluation_loss = agreed;
+  return absl::OkStatus();
 }
 
 bool Evaluator::improves(double loss) {

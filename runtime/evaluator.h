@@ -3,12 +3,15 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/input_stage.h"
+#include "runtime/metrics/metrics.h"
 
 namespace partita::runtime {
 
@@ -22,6 +25,13 @@ struct EvaluateOptions {
   double min_gain = 0;
 };
 
+// An output of a program that a recipe's metric is: "metric/mean/NAME" or "metric/sum/NAME".
+struct NamedMetric {
+  std::string output, name;
+  bool sum = false;
+};
+std::vector<NamedMetric> named_metrics(const Program& program);
+
 class Evaluator {
  public:
   // Collective. `training` outlives it. The data's errors; InvalidArgument for less than one batch.
@@ -29,8 +39,11 @@ class Evaluator {
                                                          Communicator* communicator, int threads);
 
   bool is_due(int64_t steps_taken) const { return options_.every > 0 && steps_taken % options_.every == 0; }
-  // Collective: the mean loss over the batches, the same on all ranks.
-  absl::StatusOr<double> run();
+  // Adds the metrics of an evaluation to those of a step, without their values.
+  void name_metrics(StepMetrics& step) const;
+  // Collective: the mean loss over the batches, the same on all ranks, and the metrics that name_metrics() named, as
+  // this rank has them: the mean or, of those that are sums, the sum over the batches.
+  absl::Status run(StepMetrics& step);
   // Takes up an evaluation's loss: whether it is the best so far, and whether training should end.
   bool improves(double loss);
   bool wants_to_stop() const { return options_.patience > 0 && without_gain_ >= options_.patience; }
@@ -48,6 +61,7 @@ class Evaluator {
   Communicator* const communicator_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<InputStage> inputs_;
+  std::vector<NamedMetric> metrics_;
   int64_t batches_ = 0, without_gain_ = 0;
   std::optional<double> best_;
 };

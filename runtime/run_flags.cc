@@ -230,6 +230,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
   if (o.divergence.rolls_back() && o.checkpoint.folder.empty() && !fast_dev_run)
     return absl::InvalidArgumentError("rollback goes back to checkpoints; say --checkpoint FOLDER");
   PARTITA_RETURN_IF_ERROR(add_ramp(bundle, o));
+  PARTITA_RETURN_IF_ERROR(add_lengths(bundle, o));
   if (manifest.contains("evaluate")) PARTITA_RETURN_IF_ERROR(with_context(add_evaluation(bundle, o), quote(path)));
   if (o.evaluate.programs.empty() && (patience > 0 || keep_best > 0)) {
     return absl::InvalidArgumentError(
@@ -373,6 +374,26 @@ absl::Status RunFlags::add_ramp(const BundleFiles& bundle, TrainOptions& o) cons
       PARTITA_ASSIGN_OR_RETURN(of[step.samples], LoadedPrograms::load(std::move(programs)));
     }
     o.ramp.push_back({step.from, step.samples, step.samples == own ? LoadedPrograms() : of[step.samples]});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunFlags::add_lengths(const BundleFiles& bundle, TrainOptions& o) const {
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths, lengths_of(bundle));
+  const int64_t own = length_of(bundle);
+  if (lengths.empty() || own != lengths.back()) return absl::OkStatus();  // it is the part for one of them
+  if (feed != nullptr)
+    return absl::InvalidArgumentError(
+        "samples have several lengths (bind); batches that are handed over have one: bind one number");
+  for (const int64_t length : lengths) {
+    LengthPart& part = o.lengths.emplace_back(LengthPart{length, samples_of(bundle), o.figures.flops, {}});
+    if (length == own) continue;
+    const BundleTrust by = trust();
+    PARTITA_ASSIGN_OR_RETURN(const SharedBundle other, open_length(bundle, length, &by));
+    PARTITA_RETURN_IF_ERROR(other->check(threads_of(1), /*weights=*/false));
+    PARTITA_ASSIGN_OR_RETURN(std::vector<Program> programs, programs_of(*other));
+    PARTITA_ASSIGN_OR_RETURN(part.programs, LoadedPrograms::load(std::move(programs)));
+    part.samples = samples_of(*other), part.flops = other->manifest().value("flops", 0.0);
   }
   return absl::OkStatus();
 }

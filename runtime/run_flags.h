@@ -62,6 +62,7 @@ struct RunFlags {
   absl::StatusOr<CheckpointOptions> checkpoint_options() const;
   absl::Status add_evaluation(const BundleFiles& bundle, TrainOptions& options) const;
   absl::Status add_ramp(const BundleFiles& bundle, TrainOptions& options) const;
+  absl::Status add_lengths(const BundleFiles& bundle, TrainOptions& options) const;
   // `run`: the recipe's `run` as the manifest has it; an object.
   absl::StatusOr<DivergenceOptions> divergence_options(const nlohmann::json& run) const;
   // For runs whose numbers are looked at: whatever goes wrong, they go on.

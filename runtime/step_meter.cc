@@ -19,8 +19,8 @@ StepMeter::StepMeter(const Executor& executor, Communicator* communicator, const
       samples_(static_cast<double>(executor.program().samples_per_step)),
       measured_(measured),
       figures_(figures) {
+  follow(executor, std::nullopt);
   if (measured == nullptr) return;
-  follow(executor);
   const Program& program = executor.program();
   if (needs_device(program)) return;
   std::vector<int64_t> stages;
@@ -28,9 +28,10 @@ StepMeter::StepMeter(const Executor& executor, Communicator* communicator, const
   rank_times_.emplace(*communicator, std::move(stages));
 }
 
-void StepMeter::follow(const Executor& executor) {
+void StepMeter::follow(const Executor& executor, std::optional<double> flops) {
   executor_ = &executor;
   const Program& program = executor.program();
+  flops_ = flops.value_or(figures_.flops * static_cast<double>(program.samples_per_step) / samples_);
   for (size_t k = 0; k < program.groups.size(); ++k) {
     std::string axes;
     for (int32_t a : program.groups[k].axes)
@@ -39,24 +40,28 @@ void StepMeter::follow(const Executor& executor) {
   }
 }
 
-void StepMeter::begin(const InputStage& inputs) {
+void StepMeter::begin(const StepPrograms& programs) {
+  const LengthPart* part = programs.length();
+  follow(programs.running(), part != nullptr ? std::optional(part->flops) : std::nullopt);
   step_began_ = Clock::now();
-  stalled_ = inputs.stall_seconds();
+  stalled_ = programs.inputs().stall_seconds();
   if (measured_ != nullptr) waited_ = measured_->waited();
 }
 
-absl::StatusOr<StepMetrics> StepMeter::end(int64_t step, const InputStage& inputs) {
+absl::StatusOr<StepMetrics> StepMeter::end(int64_t step, const StepPrograms& programs) {
+  const InputStage& inputs = programs.inputs();
   const auto seconds_since = [](Clock::time_point t) {
     return std::chrono::duration<double>(Clock::now() - t).count();
   };
   StepMetrics m = outputs(step);
   m.seconds = seconds_since(step_began_);
+  if (const LengthPart* part = programs.length()) m.length = part->length;
   const double samples = static_cast<double>(executor_->program().samples_per_step);
   m.samples_per_second = samples / m.seconds;
   if (const int64_t tokens = inputs.source().tokens_per_sample(); tokens > 0)
     m.tokens_per_second = *m.samples_per_second * static_cast<double>(tokens);
-  if (figures_.flops > 0) m.flops_per_second = figures_.flops * samples / samples_ / m.seconds;
-  if (figures_.flops > 0 && figures_.peak_flops > 0) m.mfu = *m.flops_per_second / figures_.peak_flops;
+  if (flops_ > 0) m.flops_per_second = flops_ / m.seconds;
+  if (flops_ > 0 && figures_.peak_flops > 0) m.mfu = *m.flops_per_second / figures_.peak_flops;
   if (figures_.price_per_hour > 0) m.dollars = seconds_since(began_) / 3600 * figures_.price_per_hour;
   m.input_stall_seconds = inputs.stall_seconds() - stalled_;
   if (measured_ != nullptr) PARTITA_RETURN_IF_ERROR(add_waits(m));
@@ -73,6 +78,7 @@ StepMetrics StepMeter::outputs(int64_t step) const {
   m.grad_norm = scalar("grad_norm");
   m.loss_scale = scalar("loss_scale");
   m.skipped = scalar("skipped").value_or(0) != 0;
+  for (const NamedMetric& metric : named_metrics(program)) m.named.emplace_back(metric.name, scalar(metric.output));
   int64_t bytes = 0;  // of the device, where there is one
   for (int r = 0; r < kRegions; ++r) {
     if (!needs_device(program) || !in_host_memory(static_cast<Region>(r))) bytes += program.region_bytes[r];

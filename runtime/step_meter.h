@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "runtime/communicate/measured_communicator.h"
 #include "runtime/execute/executor.h"
-#include "runtime/execute/input_stage.h"
 #include "runtime/metrics/metrics.h"
 #include "runtime/metrics/rank_times.h"
+#include "runtime/step_programs.h"
 
 namespace partita::runtime {
 
@@ -23,14 +23,14 @@ class StepMeter {
   StepMeter(const Executor& executor, Communicator* communicator, const MeasuredCommunicator* measured,
             const StepFigures& figures);
 
-  // From now on steps are this executor's.
-  void follow(const Executor& executor);
-  // Around a step, on every rank; the second is a collective about once a second.
-  void begin(const InputStage& inputs);
-  absl::StatusOr<StepMetrics> end(int64_t step, const InputStage& inputs);
+  // Around a step, what runs it having been chosen, on every rank; the second is a collective about once a second.
+  void begin(const StepPrograms& programs);
+  absl::StatusOr<StepMetrics> end(int64_t step, const StepPrograms& programs);
 
  private:
   using Clock = std::chrono::steady_clock;
+  // From now on steps are this executor's. `flops` of one of them; unset: as `figures` say, by their samples.
+  void follow(const Executor& executor, std::optional<double> flops);
   StepMetrics outputs(int64_t step) const;
   absl::Status add_waits(StepMetrics& m);
 
@@ -38,6 +38,7 @@ class StepMeter {
   const double samples_;  // of a step that `figures_` are of
   const MeasuredCommunicator* const measured_;
   const StepFigures figures_;
+  double flops_ = 0;  // of a step
   std::map<GroupId, std::string> group_names_;
   std::optional<RankTimes> rank_times_;  // of several ranks on hosts: devices wait by themselves, unseen
   const Clock::time_point began_ = Clock::now();

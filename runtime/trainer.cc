@@ -41,7 +41,7 @@ class Trainer : public TrainingLoop {
       : watch_(parts.watch),
         executor_(parts.executor),
         program_(executor_.program()),
-        ramp_(parts.options.ramp, executor_, parts.of_steps, parts.threads),
+        programs_(parts.options.ramp, parts.options.lengths, executor_, parts.of_steps, parts.threads),
         communicator_(parts.communicator),
         recorder_(parts.recorder),
         options_(parts.options),
@@ -53,9 +53,10 @@ class Trainer : public TrainingLoop {
   absl::Status run(MetricsSink* sink) override {
     PARTITA_RETURN_IF_ERROR(start());
     for (int64_t step = first_; step < steps_;) {
-      if (step > first_ && step == ramp_.end(step - 1)) PARTITA_RETURN_IF_ERROR(change_batch(step));
-      if (!inputs_->has(step)) break;
-      meter_.begin(*inputs_);
+      if (step > first_ && step == programs_.end(step - 1)) PARTITA_RETURN_IF_ERROR(change_batch(step));
+      programs_.choose(order_.batch_of(step));
+      if (!programs_.inputs().has(step)) break;
+      meter_.begin(programs_);
       PARTITA_ASSIGN_OR_RETURN(const Wishes told, wait_for_samples(step));
       if (told.stop || told.save) {
         PARTITA_ASSIGN_OR_RETURN(step, save_between(step, told.stop));
@@ -64,7 +65,7 @@ class Trainer : public TrainingLoop {
       begin_exchange(step);
       PARTITA_ASSIGN_OR_RETURN(StepMetrics m, train_step(step));
       if (step == 0 && !options_.save_gradients.empty())
-        PARTITA_RETURN_IF_ERROR(save_gradients(*running_, communicator_, options_.save_gradients));
+        PARTITA_RETURN_IF_ERROR(save_gradients(programs_.running(), communicator_, options_.save_gradients));
       PARTITA_ASSIGN_OR_RETURN(bool better, evaluate(step + 1, m));
       if (first_rank()) look_at(m);
       PARTITA_ASSIGN_OR_RETURN(const ExchangedFlags said, exchange_.end());
@@ -104,6 +105,8 @@ class Trainer : public TrainingLoop {
 
  private:
   bool first_rank() const { return executor_.rank() == 0; }
+  Auditor* auditor() const { return auditors_.empty() ? nullptr : auditors_[programs_.chosen()].get(); }
+  std::string data_text() const { return cat(describe_data(data_), programs_.describe_lengths()); }
 
   // First values or a checkpoint's, and the data from the first step on.
   absl::Status start() {
@@ -138,28 +141,27 @@ class Trainer : public TrainingLoop {
 
   // What runs step first_, and the data from it on, without the samples that are skipped, while steps take as many.
   absl::Status open_inputs() {
-    inputs_.reset();
     hungry_ = true;
-    PARTITA_ASSIGN_OR_RETURN(running_, ramp_.enter(first_));
-    meter_.follow(*running_);
-    if (options_.audit > 0) {
-      PARTITA_ASSIGN_OR_RETURN(auditor_, Auditor::open(*running_, communicator_, recorder_, options_.audit));
+    PARTITA_RETURN_IF_ERROR(programs_.open(first_, data_));
+    auditors_.clear();
+    for (Executor* e : options_.audit > 0 ? programs_.executors() : std::vector<Executor*>()) {
+      PARTITA_ASSIGN_OR_RETURN(auditors_.emplace_back(), Auditor::open(*e, communicator_, recorder_, options_.audit));
     }
-    PARTITA_ASSIGN_OR_RETURN(inputs_, InputStage::open(data_, *running_));
+    programs_.choose(order_.batch_of(first_));
     steps_ = options_.steps;
     if (steps_ < 0) {
-      PARTITA_ASSIGN_OR_RETURN(steps_, ramp_.end_of_data(first_, inputs_->source(), data_));
+      PARTITA_ASSIGN_OR_RETURN(steps_, programs_.end_of_data(first_, data_));
     }
     // Where samples are skipped, the data end that much earlier.
-    const bool earlier = !order_.skipped().empty() && steps_ <= ramp_.end(first_);
-    while (earlier && steps_ > first_ && !inputs_->source().check_steps(order_.batch_of(steps_ - 1), 1).ok()) --steps_;
-    const int64_t end = std::min(steps_, ramp_.end(first_)), begin = order_.batch_of(first_);
-    return inputs_->start(begin, end > first_ ? order_.batch_of(end - 1) + 1 : begin);
+    const bool earlier = !order_.skipped().empty() && steps_ <= programs_.end(first_);
+    while (earlier && steps_ > first_ && !programs_.holds(order_.batch_of(steps_ - 1))) --steps_;
+    const int64_t end = std::min(steps_, programs_.end(first_)), begin = order_.batch_of(first_);
+    return programs_.start(begin, end > first_ ? order_.batch_of(end - 1) + 1 : begin);
   }
 
   // The run goes on with a step that takes the stream's samples from `position` on.
   void go_on(int64_t step, int64_t position, std::vector<SkippedSamples> skipped) {
-    const int64_t each = ramp_.samples(step);
+    const int64_t each = programs_.samples(step);
     first_ = step;
     data_.sample_offset = position - step * each;
     order_before_ = std::exchange(order_, {data_.sample_offset, each, step});
@@ -174,11 +176,10 @@ class Trainer : public TrainingLoop {
 
   // What the data are taken for, how far the run goes and where it begins.
   void tell_start(const std::string& mirror) const {
-    for (const std::string& line : inputs_->source().told()) std::fprintf(stderr, "%s\n", line.c_str());
+    for (const std::string& line : programs_.told()) std::fprintf(stderr, "%s\n", line.c_str());
     if (!mirror.empty()) std::fprintf(stderr, "%s\n", mirror.c_str());
-    const int64_t samples = ramp_.samples(first_);
-    const std::string text = start_note(std::max<int64_t>(0, steps_ - first_), samples,
-                                        inputs_->source().tokens_per_sample() * samples, ramp_.changes(first_));
+    const std::string text = start_note(std::max<int64_t>(0, steps_ - first_), programs_.samples(first_),
+                                        programs_.tokens(first_), programs_.changes(first_));
     std::fprintf(stderr, "%s%s\n", text.c_str(), origin_note(first_, options_.checkpoint).c_str());
   }
 
@@ -190,19 +191,18 @@ class Trainer : public TrainingLoop {
 
   // After every so many steps, and after the last: adds to the metrics, and says whether there was none better.
   absl::StatusOr<bool> evaluate(int64_t taken, StepMetrics& m) {
-    if (evaluator_ == nullptr || !(evaluator_->is_due(taken) || taken == steps_)) return false;
+    if (evaluator_ == nullptr) return false;
+    evaluator_->name_metrics(m);
+    if (!evaluator_->is_due(taken) && taken != steps_) return false;
     watch_.enter(Phase::kEvaluation, taken - 1);
-    PARTITA_ASSIGN_OR_RETURN(double loss, evaluator_->run());
-    m.evaluation_loss = evaluation_loss_ = loss;
-    return evaluator_->improves(loss);
+    PARTITA_RETURN_IF_ERROR(evaluator_->run(m));
+    evaluation_loss_ = m.evaluation_loss;
+    return evaluator_->improves(*m.evaluation_loss);
   }
 
   void stop_early(int64_t taken) {
     steps_ = taken;
-    if (first_rank())
-      std::fprintf(stderr, "early stop after step %lld: no evaluation in the last %lld below %.6g\n",
-                   static_cast<long long>(taken), static_cast<long long>(evaluator_->without_gain()),
-                   *evaluator_->best());
+    if (first_rank()) tell_early_stop(taken, evaluator_->without_gain(), *evaluator_->best());
   }
 
   void resume(const CheckpointManifest& from) {
@@ -216,7 +216,7 @@ class Trainer : public TrainingLoop {
       evaluator_->restore(number("best_evaluation_loss"),
                           static_cast<int64_t>(number("evaluations_without_gain").value_or(0)));
     if (first_rank())
-      warn_of_changes(from, describe_data(data_), options_.seed, ramp_.samples(std::max<int64_t>(0, from.step - 1)));
+      warn_of_changes(from, data_text(), options_.seed, programs_.samples(std::max<int64_t>(0, from.step - 1)));
   }
 
   // What ranks tell each other along with a step.
@@ -230,7 +230,7 @@ class Trainer : public TrainingLoop {
     // The ranks hear of a wish to save one after the other: what is being written serves the later ones, too.
     const bool wished = options_.save_now != nullptr && options_.save_now->exchange(false);
     mine[kSave] = checkpoints_ != nullptr && wished && progress.writing == 0;
-    mine[kHungry] = !inputs_->read_ahead(order_.batch_of(step + 1));
+    mine[kHungry] = !programs_.read_ahead(order_.batch_of(step + 1));
     mine[kDiverged] = divergence_flag();
     mine[kWriting] = progress.writing;
     mine[kFailed] = progress.failed;
@@ -250,8 +250,8 @@ class Trainer : public TrainingLoop {
   absl::StatusOr<Wishes> wait_for_samples(int64_t step) {
     if (!hungry_) return Wishes{};
     return wait_for_batch(
-        *inputs_, step, order_.batch_of(step), communicator_, watch_, [&] { return wishes(); },
-        [&] { return checkpoints_ ? finish_writing(step) : absl::OkStatus(); });
+        programs_.inputs(), step, programs_.own_batch(order_.batch_of(step)), communicator_, watch_,
+        [&] { return wishes(); }, [&] { return checkpoints_ ? finish_writing(step) : absl::OkStatus(); });
   }
 
   // Saves before a step, and leaves, or says which step is next. Collective.
@@ -403,7 +403,7 @@ class Trainer : public TrainingLoop {
   absl::Status save_checkpoint(int64_t taken) {
     if (checkpoints_->last_saved() == taken) return absl::OkStatus();
     watch_.enter(Phase::kCheckpoint, taken - 1);
-    if (auditor_ != nullptr && !auditor_->is_due(taken)) PARTITA_RETURN_IF_ERROR(auditor_->compare_replicas(taken));
+    if (Auditor* a = auditor(); a != nullptr && !a->is_due(taken)) PARTITA_RETURN_IF_ERROR(a->compare_replicas(taken));
     PARTITA_RETURN_IF_ERROR(executor_.fetch_states());
     return checkpoints_->save(head_of(taken));
   }
@@ -423,10 +423,10 @@ class Trainer : public TrainingLoop {
     head.samples = order_.samples_of(order_.batch_of(taken)).first;
     head.skipped = order_.skipped();
     head.losses = divergence_watch_.losses();
-    head.samples_per_step = running_->program().samples_per_step;
+    head.samples_per_step = programs_.samples(std::max<int64_t>(0, taken - 1));
     head.seed = options_.seed;
-    head.data = describe_data(data_);
-    const std::optional<double> loss = scalar_output(*running_, "loss");
+    head.data = data_text();
+    const std::optional<double> loss = scalar_output(programs_.running(), "loss");
     if (loss && std::isfinite(*loss) && taken > first_) head.metrics["loss"] = *loss;
     if (evaluation_loss_ && std::isfinite(*evaluation_loss_)) head.metrics["evaluation_loss"] = *evaluation_loss_;
     if (evaluator_ != nullptr && evaluator_->best()) {
@@ -437,20 +437,23 @@ class Trainer : public TrainingLoop {
   }
 
   absl::StatusOr<StepMetrics> train_step(int64_t step) {
+    InputStage& inputs = programs_.inputs();
+    Executor& running = programs_.running();
     watch_.enter(Phase::kData, step);
-    PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(order_.batch_of(step)));
+    PARTITA_ASSIGN_OR_RETURN(Batch batch, programs_.take(order_.batch_of(step)));
     watch_.enter(Phase::kStep, step);
     auto run = [&]() -> absl::Status {
-      PARTITA_RETURN_IF_ERROR(clear_accumulators(*running_));
-      return running_->run(running_->program().schedule,
-                           [&](int64_t micro_batch, int64_t slot) { return inputs_->stage(batch, micro_batch, slot); });
+      PARTITA_RETURN_IF_ERROR(clear_accumulators(running));
+      return running.run(running.program().schedule,
+                         [&](int64_t micro_batch, int64_t slot) { return inputs.stage(batch, micro_batch, slot); });
     };
-    const bool audited = auditor_ != nullptr && auditor_->is_due(step + 1);
-    PARTITA_RETURN_IF_ERROR(audited ? auditor_->run_step(step, run) : run());
-    inputs_->give_back(std::move(batch));
+    Auditor* a = auditor();
+    PARTITA_RETURN_IF_ERROR(a != nullptr && a->is_due(step + 1) ? a->run_step(step, run) : run());
     taken_ = step + 1;
     evaluation_loss_.reset();
-    PARTITA_ASSIGN_OR_RETURN(StepMetrics m, meter_.end(step, *inputs_));
+    PARTITA_ASSIGN_OR_RETURN(StepMetrics m, meter_.end(step, programs_));
+    m.padding = batch.padding;
+    inputs.give_back(std::move(batch));
     watch_.step_took(m.seconds);
     if (checkpoint_seconds_ > 0) m.checkpoint_stall_seconds = std::exchange(checkpoint_seconds_, 0);
     return m;
@@ -459,25 +462,23 @@ class Trainer : public TrainingLoop {
   RankWatch& watch_;
   Executor& executor_;
   const Program& program_;
-  BatchRamp ramp_;
-  Executor* running_ = nullptr;  // of the steps at hand
+  StepPrograms programs_;
   Communicator* communicator_;
   RecordingCommunicator* recorder_;
   const TrainOptions& options_;
   const int threads_;
   DataConfig data_ = options_.data;
-  std::unique_ptr<InputStage> inputs_;
-  std::unique_ptr<Checkpointer> checkpoints_;  // null where none are written
-  std::unique_ptr<Evaluator> evaluator_;       // null without evaluation
-  std::unique_ptr<Auditor> auditor_;           // null without audits
-  std::optional<double> evaluation_loss_;      // after the step just taken
-  int64_t first_ = 0, steps_ = 0, taken_ = 0;  // steps [first_, steps_); how many have been taken in all
+  std::unique_ptr<Checkpointer> checkpoints_;       // null where none are written
+  std::unique_ptr<Evaluator> evaluator_;            // null without evaluation
+  std::vector<std::unique_ptr<Auditor>> auditors_;  // of the programs at hand; none without audits
+  std::optional<double> evaluation_loss_;           // after the step just taken
+  int64_t first_ = 0, steps_ = 0, taken_ = 0;       // steps [first_, steps_); how many have been taken in all
   FlagExchange exchange_;
   DivergenceWatch divergence_watch_;
   std::optional<Divergence> divergence_;  // on the first rank: what all ranks have to learn of and act on
-  BatchOrder order_{data_.sample_offset, ramp_.samples(0), 0}, order_before_;  // that of the steps before first_
-  int64_t rollbacks_ = 0, rolled_back_last_ = -1;                              // in a row, to that step
-  std::optional<int64_t> rolled_back_to_;                                      // for the next step's metrics
+  BatchOrder order_{data_.sample_offset, programs_.samples(0), 0}, order_before_;  // that of the steps before first_
+  int64_t rollbacks_ = 0, rolled_back_last_ = -1;                                  // in a row, to that step
+  std::optional<int64_t> rolled_back_to_;                                          // for the next step's metrics
   bool warned_ = false, told_slow_ = false;
   bool hungry_ = true;             // some rank has not read ahead
   double checkpoint_seconds_ = 0;  // after the step before

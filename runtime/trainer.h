@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/batch_ramp.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/data/data_source.h"
@@ -21,6 +20,7 @@
 #include "runtime/launch/stop_signal.h"
 #include "runtime/launch/timeouts.h"
 #include "runtime/metrics/metrics.h"
+#include "runtime/step_programs.h"
 
 namespace partita::runtime {
 
@@ -38,7 +38,8 @@ struct TrainOptions {
   std::string tune;             // not empty: file of tuned kernels, of programs for GPUs
   uint64_t seed = 0;            // of random first values
   StepFigures figures;
-  std::vector<BatchPhase> ramp;  // where the global batch changes
+  std::vector<BatchPhase> ramp;     // where the global batch changes
+  std::vector<LengthPart> lengths;  // of samples, where there are several
   EvaluateOptions evaluate;
   CheckpointOptions checkpoint;
   DivergenceOptions divergence;

@@ -47,6 +47,11 @@ void warn_of_changes(const CheckpointManifest& from, const std::string& data, ui
   if (from.samples_per_step != samples) warn("the global batch is another");
 }
 
+void tell_early_stop(int64_t taken, int64_t evaluations, double best) {
+  std::fprintf(stderr, "early stop after step %lld: no evaluation in the last %lld below %.6g\n",
+               static_cast<long long>(taken), static_cast<long long>(evaluations), best);
+}
+
 void tell_rollback(const std::string& why, int64_t step, const SkippedSamples& skip) {
   std::fprintf(stderr, "note: %s; back to step %lld, and on without its samples, %lld to %lld of the stream\n",
                why.c_str(), static_cast<long long>(step), static_cast<long long>(skip.first),

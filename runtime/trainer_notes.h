@@ -21,6 +21,9 @@ std::string origin_note(int64_t first_step, const CheckpointOptions& options);
 // Warns where the run that goes on has other data, another seed or batch than the one that wrote the checkpoint.
 void warn_of_changes(const CheckpointManifest& from, const std::string& data, uint64_t seed, int64_t samples);
 
+// That a run ends after a step, for so many evaluations in a row were not below the best.
+void tell_early_stop(int64_t taken, int64_t evaluations, double best);
+
 // That a run went back to a step, and goes on without some samples.
 void tell_rollback(const std::string& why, int64_t step, const SkippedSamples& skip);
 

@@ -47,12 +47,12 @@ struct Rotary {
   std::string cos, sin;  // [s, size of a head]
 };
 
-Rotary rotary_tables(GraphWriter& g, int64_t sequence, int64_t size) {
+Rotary rotary_tables(GraphWriter& g, const std::string& positions, int64_t size) {
   std::vector<float> frequencies;
   for (int64_t k = 0; k < size; k += 2)
     frequencies.push_back(
         static_cast<float>(std::pow(kRotaryBase, -static_cast<double>(k) / static_cast<double>(size))));
-  std::string position = g.unsqueeze(g.cast(positions(g, sequence), Element::kFloat), 1);
+  std::string position = g.unsqueeze(g.cast(positions, Element::kFloat), 1);
   std::string angle = g.add_node("Mul", {position, g.numbers(frequencies)});
   std::string both = g.add_node("Concat", {angle, angle}, {{"axis", -1}});
   return {g.add_node("Cos", {both}), g.add_node("Sin", {both})};
@@ -68,20 +68,24 @@ std::string rotate(GraphWriter& g, const std::string& x, const Rotary& tables, i
 
 class Gpt {
  public:
-  explicit Gpt(const GptSpec& spec) : s_(spec), size_(spec.hidden / spec.heads), g_(spec.moe ? "moe" : "gpt") {}
+  explicit Gpt(const GptSpec& spec)
+      : s_(spec),
+        size_(spec.hidden / spec.heads),
+        sequence_(spec.any_sequence ? kSequenceSymbol : spec.sequence),
+        g_(spec.moe ? "moe" : "gpt") {}
 
   absl::StatusOr<GraphWriter> run() && {
-    std::string ids = g_.input("input_ids", Element::kInt64, {s_.batch, s_.sequence}),
-                labels = g_.input("labels", Element::kInt64, {s_.batch, s_.sequence});
+    std::string ids = g_.input("input_ids", Element::kInt64, {s_.batch, sequence_}),
+                labels = g_.input("labels", Element::kInt64, {s_.batch, sequence_});
     std::string table = g_.weight("transformer.wte.weight", {s_.vocab, s_.hidden});
     std::string x = g_.add_node("Gather", {table, ids}, {{"axis", 0}});
     if (s_.positions == GptSpec::Positions::kLearned) {
       std::string learned = g_.weight("transformer.wpe.weight", {s_.sequence, s_.hidden});
       x = g_.add_node(
-          "Add", {x, g_.add_node("Gather", {learned, g_.unsqueeze(positions(g_, s_.sequence), 0)}, {{"axis", 0}})});
+          "Add", {x, g_.add_node("Gather", {learned, g_.unsqueeze(positions(g_, sequence_, ids), 0)}, {{"axis", 0}})});
     }
-    if (s_.positions == GptSpec::Positions::kRotary) rotary_ = rotary_tables(g_, s_.sequence, size_);
-    mask_ = causal_mask(g_, s_.sequence);
+    if (s_.positions == GptSpec::Positions::kRotary) rotary_ = rotary_tables(g_, positions(g_, sequence_, ids), size_);
+    mask_ = causal_mask(g_, positions(g_, sequence_, ids));
     std::string balance;
     for (int64_t k = 0; k < s_.layers && g_.status().ok(); ++k) {
       std::string name = cat("transformer.h.", k);
@@ -99,7 +103,7 @@ class Gpt {
     std::string head = norm("transformer.ln_f", x);
     std::string logits =
         linear_with(g_, head, s_.tied ? table : g_.weight("lm_head.weight", {s_.vocab, s_.hidden}), "");
-    std::string targets = next_tokens(g_, labels, s_.sequence);
+    std::string targets = next_tokens(g_, labels, sequence_);
     if (s_.moe) {
       std::string loss = token_loss(g_, logits, targets, s_.vocab, "");
       g_.add_node("Add", {loss, g_.add_node("Mul", {balance, g_.number(static_cast<float>(kBalance))})}, {}, "loss");
@@ -120,19 +124,20 @@ class Gpt {
   // [b, kv, s, size] -> [b, heads, s, size], each repeated for the queries that share it.
   std::string repeat(const std::string& x) {
     std::string wide = g_.add_node("Expand", {g_.unsqueeze(x, 2), g_.ints({1, 1, s_.heads / s_.kv_heads, 1, 1})});
+    if (sequence_ == kSequenceSymbol) return g_.reshape(wide, {0, s_.heads, -1, size_});
     return g_.reshape(wide, {-1, s_.heads, s_.sequence, size_});
   }
 
   std::string attend(const std::string& name, const std::string& x) {
     std::vector<std::string> qkv;
     if (s_.kv_heads == s_.heads) {
-      qkv = split_packed(g_, linear(g_, name + ".qkv", x, s_.hidden, 3 * s_.hidden, s_.bias), s_.sequence, s_.heads,
-                         size_);
+      qkv =
+          split_packed(g_, linear(g_, name + ".qkv", x, s_.hidden, 3 * s_.hidden, s_.bias), sequence_, s_.heads, size_);
     } else {
-      qkv.push_back(split_heads(g_, linear(g_, name + ".q_proj", x, s_.hidden, s_.hidden, s_.bias), s_.sequence,
-                                s_.heads, size_));
+      qkv.push_back(
+          split_heads(g_, linear(g_, name + ".q_proj", x, s_.hidden, s_.hidden, s_.bias), sequence_, s_.heads, size_));
       for (const char* part : {".k_proj", ".v_proj"}) {
-        qkv.push_back(split_heads(g_, linear(g_, name + part, x, s_.hidden, s_.kv_heads * size_, s_.bias), s_.sequence,
+        qkv.push_back(split_heads(g_, linear(g_, name + part, x, s_.hidden, s_.kv_heads * size_, s_.bias), sequence_,
                                   s_.kv_heads, size_));
       }
     }
@@ -142,7 +147,7 @@ class Gpt {
     if (s_.kv_heads != s_.heads) {
       for (int k : {1, 2}) qkv[k] = repeat(qkv[k]);
     }
-    std::string y = merge_heads(g_, attention(g_, qkv[0], qkv[1], qkv[2], size_, mask_), s_.sequence, s_.hidden);
+    std::string y = merge_heads(g_, attention(g_, qkv[0], qkv[1], qkv[2], size_, mask_), sequence_, s_.hidden);
     return linear(g_, name + ".proj", y, s_.hidden, s_.hidden, s_.bias);
   }
 
@@ -158,7 +163,8 @@ class Gpt {
   }
 
   const GptSpec& s_;
-  int64_t size_;  // of a head
+  int64_t size_;      // of a head
+  int64_t sequence_;  // or kSequenceSymbol
   GraphWriter g_;
   Rotary rotary_;
   std::string mask_;

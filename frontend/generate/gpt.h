@@ -18,6 +18,7 @@ struct GptSpec {
   int64_t kv_heads = 0;  // 0: as many as heads
   int64_t ffn = 0;       // 0: 4 hidden, or with a gate 8/3 hidden, rounded up to a multiple of 256
   int64_t vocab = 50257, sequence = 1024, batch = kBatchSymbol;
+  bool any_sequence = false;  // that dimension stays symbolic; `sequence`: rows of learned positions. Not with experts
   bool gated_mlp = false, bias = true, tied = true;  // bias: also of layer norms
   Norm norm = Norm::kLayerNorm;
   Positions positions = Positions::kLearned;

@@ -36,8 +36,8 @@ void describe(onnx::ValueInfoProto* info, const std::string& name, Element eleme
   type->mutable_shape();
   for (int64_t size : shape) {
     auto* dim = type->mutable_shape()->add_dim();
-    if (size == kBatchSymbol) {
-      dim->set_dim_param("batch");
+    if (size == kBatchSymbol || size == kSequenceSymbol) {
+      dim->set_dim_param(size == kBatchSymbol ? "batch" : "sequence");
     } else {
       dim->set_dim_value(size);
     }

@@ -37,8 +37,8 @@ struct Fill {
 
 enum class Element { kFloat, kInt64, kBool };
 
-// The size of a dimension that stays symbolic; it is named "batch".
-inline constexpr int64_t kBatchSymbol = -1;
+// The sizes of dimensions that stay symbolic; they are named "batch" and "sequence".
+inline constexpr int64_t kBatchSymbol = -1, kSequenceSymbol = -2;
 inline constexpr int64_t kMaxLayers = 10'000, kMaxHidden = int64_t{1} << 36;
 
 // Values are named by strings, as in ONNX. The first fault (a weight too large to count, too many nodes) sticks;

@@ -4,6 +4,16 @@
 #include <limits>
 
 namespace partita {
+namespace {
+
+// The first two sizes of what [b, s, …] is reshaped to; 0 keeps what there is.
+std::vector<int64_t> batch_and_sequence(int64_t sequence, std::vector<int64_t> rest) {
+  const bool open = sequence == kSequenceSymbol;
+  rest.insert(rest.begin(), {open ? 0 : -1, open ? 0 : sequence});
+  return rest;
+}
+
+}  // namespace
 
 std::string linear_with(GraphWriter& g, const std::string& x, const std::string& weight, const std::string& bias) {
   std::string y = g.add_node("MatMul", {x, g.transpose(weight, {1, 0})});
@@ -53,16 +63,16 @@ std::string gelu_tanh(GraphWriter& g, const std::string& x) {
 std::string silu(GraphWriter& g, const std::string& x) { return g.add_node("Mul", {x, g.add_node("Sigmoid", {x})}); }
 
 std::string split_heads(GraphWriter& g, const std::string& x, int64_t sequence, int64_t heads, int64_t size) {
-  return g.transpose(g.reshape(x, {-1, sequence, heads, size}), {0, 2, 1, 3});
+  return g.transpose(g.reshape(x, batch_and_sequence(sequence, {heads, size})), {0, 2, 1, 3});
 }
 
 std::string merge_heads(GraphWriter& g, const std::string& x, int64_t sequence, int64_t hidden) {
-  return g.reshape(g.transpose(x, {0, 2, 1, 3}), {-1, sequence, hidden});
+  return g.reshape(g.transpose(x, {0, 2, 1, 3}), batch_and_sequence(sequence, {hidden}));
 }
 
 std::vector<std::string> split_packed(GraphWriter& g, const std::string& x, int64_t sequence, int64_t heads,
                                       int64_t size) {
-  std::string parts = g.transpose(g.reshape(x, {-1, sequence, 3, heads, size}), {2, 0, 3, 1, 4});
+  std::string parts = g.transpose(g.reshape(x, batch_and_sequence(sequence, {3, heads, size})), {2, 0, 3, 1, 4});
   std::vector<std::string> out;
   for (int64_t k = 0; k < 3; ++k) out.push_back(g.add_node("Gather", {parts, g.integer(k)}, {{"axis", 0}}));
   return out;
@@ -78,13 +88,15 @@ std::string attention(GraphWriter& g, const std::string& query, const std::strin
   return g.add_node("MatMul", {g.add_node("Softmax", {scores}, {{"axis", -1}}), value});
 }
 
-std::string positions(GraphWriter& g, int64_t size) {
-  return g.add_node("Range", {g.integer(0), g.integer(size), g.integer(1)});
+std::string positions(GraphWriter& g, int64_t size, const std::string& ids) {
+  const std::string count = size == kSequenceSymbol
+                                ? g.add_node("Squeeze", {g.add_node("Shape", {ids}, {{"start", 1}, {"end", 2}})})
+                                : g.integer(size);
+  return g.add_node("Range", {g.integer(0), count, g.integer(1)});
 }
 
-std::string causal_mask(GraphWriter& g, int64_t sequence) {
-  std::string all = positions(g, sequence);
-  std::string attended = g.add_node("LessOrEqual", {g.unsqueeze(all, 0), g.unsqueeze(all, 1)});
+std::string causal_mask(GraphWriter& g, const std::string& positions) {
+  std::string attended = g.add_node("LessOrEqual", {g.unsqueeze(positions, 0), g.unsqueeze(positions, 1)});
   return g.add_node("Where", {attended, g.number(0), g.number(-std::numeric_limits<float>::infinity())});
 }
 
@@ -96,7 +108,7 @@ std::string token_loss(GraphWriter& g, const std::string& logits, const std::str
 
 std::string next_tokens(GraphWriter& g, const std::string& labels, int64_t sequence) {
   return g.slice(g.add_node("Pad", {labels, g.ints({0, 0, 0, 1}), g.integer(-100)}, {{"mode", "constant"}}), 1,
-                 sequence + 1, 1);
+                 sequence == kSequenceSymbol ? std::numeric_limits<int64_t>::max() : sequence + 1, 1);
 }
 
 }  // namespace partita

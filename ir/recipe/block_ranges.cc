@@ -1,7 +1,7 @@
 #include "ir/recipe/block_ranges.h"
 
 #include "base/cat.h"
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 
 namespace partita {
 namespace {

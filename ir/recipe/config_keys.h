@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ir/recipe/recipe.h"
-#include "ir/recipe/yaml_document.h"
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_document.h"
+#include "ir/yaml/yaml_fields.h"
 
 namespace partita {
 

@@ -8,7 +8,7 @@
 
 #include "ir/recipe/config_keys.h"
 #include "ir/recipe/recipe.h"
-#include "ir/recipe/yaml_document.h"
+#include "ir/yaml/yaml_document.h"
 
 namespace partita {
 

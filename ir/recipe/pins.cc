@@ -5,7 +5,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "ir/recipe/block_ranges.h"
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 
 namespace partita {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "ir/recipe/recipe.h"
-#include "ir/recipe/yaml_document.h"
+#include "ir/yaml/yaml_document.h"
 
 namespace partita {
 

@@ -2,7 +2,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 
 namespace partita {
 namespace {
@@ -124,19 +124,22 @@ absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecip
       {"pad_token", integer(&DataRecipe::pad_token, 0)},
       {"ignore_label", integer(&DataRecipe::ignore_label, INT32_MIN)},
       {"sources", parse_sources},
+      {"lengths", text(&DataRecipe::lengths)},
       {"images", section(&DataRecipe::images, parse_images)},
       {"workers", integer(&DataRecipe::workers, 1, 1024)},
   };
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
   bool synthetic = out.kind == DataKind::kSynthetic;
   if (synthetic)
-    return check_applicable(node, path, "synthetic", {"path", "columns", "shuffle", "sources", "images", "workers"},
-                            {});
+    return check_applicable(node, path, "synthetic",
+                            {"path", "columns", "shuffle", "sources", "lengths", "images", "workers"}, {});
   if (!out.path.empty() && !out.sources.empty())
     return yaml_error(node.line, node.column, cat(path, ": expected `path` or `sources`, found both"));
   const std::string_view kind = out.kind ? enum_name(*out.kind) : "other than synthetic";
   const bool pictures = !out.kind || out.kind == DataKind::kImages || out.kind == DataKind::kWebDataset;
   if (!pictures) PARTITA_RETURN_IF_ERROR(check_applicable(node, path, kind, {"images", "workers"}, {}));
+  const bool arrays = !out.kind || out.kind == DataKind::kNpz || out.kind == DataKind::kNpy;
+  if (!arrays) PARTITA_RETURN_IF_ERROR(check_applicable(node, path, kind, {"lengths"}, {}));
   if (!out.kind || out.kind == DataKind::kTokens) return check_applicable(node, path, kind, {"vocab"}, {});
   return check_applicable(node, path, kind, {"vocab", "dtype"}, {});
 }

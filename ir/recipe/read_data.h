@@ -4,7 +4,7 @@
 #include <string>
 
 #include "ir/recipe/recipe.h"
-#include "ir/recipe/yaml_document.h"
+#include "ir/yaml/yaml_document.h"
 
 namespace partita {
 

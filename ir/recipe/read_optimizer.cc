@@ -4,7 +4,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 
 namespace partita {
 namespace {

@@ -9,12 +9,14 @@
 #include "base/text_file.h"
 #include "ir/recipe/config_keys.h"
 #include "ir/recipe/deepspeed_config.h"
+#include "ir/recipe/lengths.h"
 #include "ir/recipe/overrides.h"
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_data.h"
+#include "ir/recipe/read_loss.h"
 #include "ir/recipe/read_optimizer.h"
 #include "ir/recipe/write_recipe.h"
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 
 namespace partita {
 namespace {
@@ -22,21 +24,6 @@ namespace {
 using Kind = YamlNode::Kind;
 
 constexpr NumberRange kSeconds = {"a number of seconds > 0, at most 1e7", [](double x) { return x > 0 && x <= 1e7; }};
-
-absl::Status parse_loss(const YamlNode& node, const std::string& path, LossRecipe& out) {
-  static const Fields<LossRecipe> kFields = {
-      {"kind", choice(&LossRecipe::kind)},
-      {"output", text(&LossRecipe::output)},
-      {"target", text(&LossRecipe::target)},
-      {"ignore_index", integer(&LossRecipe::ignore_index, -kLargestCount)},
-      {"reduction", choice(&LossRecipe::reduction)},
-  };
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
-  KeyList allowed = {"ignore_index", "target"};
-  if (out.kind == LossKind::kOutput) return check_applicable(node, path, "output", allowed, {});
-  return out.kind == LossKind::kCrossEntropy ? absl::OkStatus()
-                                             : check_applicable(node, path, enum_name(out.kind), allowed, {"target"});
-}
 
 absl::Status parse_micro(const YamlNode& node, const std::string& path, BatchRecipe& out) {
   if (node.kind == Kind::kScalar && node.text == "auto") return absl::OkStatus();
@@ -258,13 +245,45 @@ absl::StatusOr<int64_t> read_extent(const YamlNode& node, std::string_view path)
   return read_integer(node, path, 1, kLargestCount);
 }
 
+// Several extents of one dimension are lengths that samples may have.
+absl::Status parse_bind(const YamlNode& node, const std::string& path, Recipe& out) {
+  if (node.kind == Kind::kNull) return absl::OkStatus();
+  if (node.kind != Kind::kMapping) return unexpected(node, path, "a mapping");
+  constexpr size_t kMostLengths = 16;  // each is a program of its own
+  for (const YamlEntry& entry : node.entries) {
+    const YamlNode& value = *entry.value;
+    const std::string at = join_path(path, entry.key);
+    if (value.kind != Kind::kSequence) {
+      PARTITA_ASSIGN_OR_RETURN(out.bind[entry.key], read_extent(value, at));
+      continue;
+    }
+    if (value.items.empty() || value.items.size() > kMostLengths)
+      return unexpected(value, at, cat("an integer, or a list of at most ", kMostLengths));
+    std::vector<int64_t> extents;
+    for (size_t k = 0; k < value.items.size(); ++k) {
+      PARTITA_ASSIGN_OR_RETURN(const int64_t extent, read_extent(*value.items[k], cat(at, "[", k, "]")));
+      if (std::find(extents.begin(), extents.end(), extent) != extents.end())
+        return unexpected(*value.items[k], cat(at, "[", k, "]"), "another length than those before");
+      extents.push_back(extent);
+    }
+    std::sort(extents.begin(), extents.end());
+    out.bind[entry.key] = extents.back();
+    if (extents.size() == 1) continue;
+    if (!out.lengths.extents.empty())
+      return unexpected(value, at, cat("one number: ", quote(out.lengths.dimension), " has several already"));
+    out.lengths = {entry.key, std::move(extents)};
+  }
+  return absl::OkStatus();
+}
+
 const Fields<Recipe>& recipe_fields() {
   static const Fields<Recipe> kFields = {
-      {"loss", section(&Recipe::loss, parse_loss)},
+      {"loss", parse_losses},
+      {"metrics", parse_metrics},
       {"optimizer", section(&Recipe::optimizer, parse_optimizer)},
       {"schedule", section(&Recipe::schedule, parse_schedule)},
       {"batch", section(&Recipe::batch, parse_batch)},
-      {"bind", map_of(&Recipe::bind, read_extent)},
+      {"bind", parse_bind},
       {"precision", choice(&Recipe::precision)},
       {"loss_scale", section(&Recipe::loss_scale, parse_loss_scale)},
       {"clip_grad_norm", number(&Recipe::clip_grad_norm, kPositive)},
@@ -309,6 +328,7 @@ absl::Status check_recipe(const Recipe& recipe, std::string_view file_name) {
     return refuse("batch.accumulation: expected none beside a batch.global that changes: it changes with it");
   if (batch.ramp.size() > 1 && recipe.pin.schedule == PipelineSchedule::kPipedream)
     return refuse("batch.global: expected one number with schedule: pipedream, whose micro-batches are steps");
+  if (const absl::Status lengths = check_lengths(recipe); !lengths.ok()) return refuse(cat(lengths.message()));
   if (batch.micro && recipe.pin.micro_batch && *batch.micro != *recipe.pin.micro_batch) {
     return refuse(cat("pin.micro_batch: expected batch.micro ", *batch.micro, ", found ", *recipe.pin.micro_batch,
                       "; keep one of the two"));

@@ -19,13 +19,18 @@
 
 namespace partita {
 
-enum class LossKind { kOutput, kCrossEntropy, kMse, kBceWithLogits, kL1 };
+enum class LossKind { kOutput, kCrossEntropy, kMse, kBceWithLogits, kL1, kKl, kContrastive };
 template <>
-inline constexpr auto kEnumNames<LossKind> = name_table("output", "cross_entropy", "mse", "bce_with_logits", "l1");
+inline constexpr auto kEnumNames<LossKind> = name_table("output", "cross_entropy", "mse", "bce_with_logits", "l1", "kl",
+                                                        "contrastive");
 
 enum class Reduction { kMean, kSum };
 template <>
 inline constexpr auto kEnumNames<Reduction> = name_table("mean", "sum");
+
+enum class MetricKind { kOutput, kAccuracy };
+template <>
+inline constexpr auto kEnumNames<MetricKind> = name_table("output", "accuracy");
 
 enum class OptimizerKind {
   kSgd,
@@ -103,13 +108,43 @@ template <>
 inline constexpr auto kEnumNames<PipelineSchedule> = name_table("gpipe", "1f1b", "interleaved", "zero_bubble",
                                                                 "pipedream");
 
+// Weighs down what is predicted well: times (1 - p)^gamma, p being the probability of what is the case; of binary
+// targets also times alpha where the target is 1, and 1 - alpha where it is 0.
+struct FocalRecipe {
+  double gamma = 2;
+  std::optional<double> alpha;  // kBceWithLogits only
+  bool operator==(const FocalRecipe&) const = default;
+};
+
+// A loss, or one of several that are added up.
 struct LossRecipe {
   LossKind kind = LossKind::kOutput;
   std::string output;             // graph output that is the loss, or the predictions; empty: the graph's only output
-  std::string target = "target";  // name of the array with the targets (not for kOutput)
-  int64_t ignore_index = -100;    // kCrossEntropy only
+  std::string target = "target";  // name of the array with the targets; empty: none (kOutput, kContrastive, maybe kKl)
+  int64_t ignore_index = -100;    // kCrossEntropy, and kKl with a target
   Reduction reduction = Reduction::kMean;
+  std::string name;  // of several losses; empty: the kind's
+  double weight = 1;
+  double label_smoothing = 0;         // kCrossEntropy: torch's
+  double z_loss = 0;                  // kCrossEntropy: times the square of each row's log-sum-exp, which is added
+  std::optional<FocalRecipe> focal;   // kCrossEntropy, kBceWithLogits
+  std::optional<double> temperature;  // kKl (unset: 1), kContrastive (unset: 0.07)
+  std::string logit_scale;            // kContrastive: the output in place of 1 / temperature
+  std::string with;                   // kContrastive: the output with the other embeddings
+  std::string teacher;                // kKl: the teacher's ONNX file, relative to the working directory
+  std::string teacher_output;         // kKl; empty: called as the model's own
   bool operator==(const LossRecipe&) const = default;
+};
+
+// A number that is reported beside the loss, of training and of evaluation.
+struct MetricRecipe {
+  MetricKind kind = MetricKind::kOutput;
+  std::string output;                   // of the graph: the number, or what it is made of
+  std::string target = "target";        // kAccuracy: as a loss has it
+  int64_t ignore_index = -100;          // kAccuracy
+  int64_t top = 1;                      // kAccuracy: the target is among so many classes of the highest scores
+  Reduction reduce = Reduction::kMean;  // over elements and runs
+  bool operator==(const MetricRecipe&) const = default;
 };
 
 // Of muon: adamw, for parameters that are no matrices, and for the matrices whose names `match` (globs).
@@ -217,6 +252,13 @@ struct BatchRecipe {
   bool operator==(const BatchRecipe&) const = default;
 };
 
+// A symbolic dimension that has one of several extents in each step: the length of its samples.
+struct LengthsRecipe {
+  std::string dimension;
+  std::vector<int64_t> extents;  // two or more, ascending; empty: there is no such dimension
+  bool operator==(const LengthsRecipe&) const = default;
+};
+
 // Initial values for the initializers that `match`; the first rule that matches wins.
 struct InitRule {
   std::string match;
@@ -256,6 +298,7 @@ struct DataRecipe {
   std::optional<int64_t> end_of_document;  // the token that ends one
   int64_t pad_token = 0, ignore_label = -100;
   std::vector<SourceRecipe> sources;  // in place of `path`
+  std::string lengths;                // npz, npy: array of the samples' lengths
   ImageSettings images;
   std::optional<int64_t> workers;  // threads that decode pictures
   bool operator==(const DataRecipe&) const = default;
@@ -348,11 +391,13 @@ struct PinRecipe {
 };
 
 struct Recipe {
-  std::optional<LossRecipe> loss;  // unset: in the model (training_info, ONNX Runtime artifacts), else an error
+  std::vector<LossRecipe> loss;  // none: in the model (training_info, ONNX Runtime artifacts), else an error
+  std::map<std::string, MetricRecipe> metrics;
   std::optional<OptimizerRecipe> optimizer;  // unset: in the model, else the reader's default
   ScheduleRecipe schedule;
   BatchRecipe batch;
-  std::map<std::string, int64_t> bind;  // symbolic dimension -> extent
+  std::map<std::string, int64_t> bind;  // symbolic dimension -> extent; of `lengths`, the largest
+  LengthsRecipe lengths;                // `batch` and the pins are for the largest
   Precision precision = Precision::kFp32;
   LossScaleRecipe loss_scale;  // of fp16
   std::optional<double> clip_grad_norm, clip_grad_value;

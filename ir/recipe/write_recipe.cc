@@ -58,11 +58,27 @@ std::string names(const std::vector<std::string>& list_of) {
 }
 
 std::string loss(const LossRecipe& l) {
-  Mapping m;
+  Mapping m, focal;
   m.add("kind", enum_name(l.kind)).add_if(!l.output.empty(), "output", yaml_text(l.output));
-  m.add_if(l.kind != LossKind::kOutput, "target", yaml_text(l.target));
-  m.add_if(l.kind == LossKind::kCrossEntropy, "ignore_index", cat(l.ignore_index));
-  return m.add("reduction", enum_name(l.reduction)).text();
+  const bool targets = l.kind != LossKind::kOutput && l.kind != LossKind::kContrastive && !l.target.empty();
+  m.add_if(targets, "target", yaml_text(l.target));
+  m.add_if(targets && (l.kind == LossKind::kCrossEntropy || l.kind == LossKind::kKl), "ignore_index",
+           cat(l.ignore_index));
+  m.add("reduction", enum_name(l.reduction)).add_if(!l.name.empty(), "name", yaml_text(l.name));
+  m.add_if(l.weight != 1, "weight", number_text(l.weight));
+  m.add_if(l.label_smoothing != 0, "label_smoothing", number_text(l.label_smoothing));
+  m.add_if(l.z_loss != 0, "z_loss", number_text(l.z_loss));
+  if (l.focal) m.add("focal", focal.add("gamma", number_text(l.focal->gamma)).add_if("alpha", l.focal->alpha).text());
+  m.add_if("temperature", l.temperature).add_if(!l.logit_scale.empty(), "logit_scale", yaml_text(l.logit_scale));
+  m.add_if(!l.with.empty(), "with", yaml_text(l.with)).add_if(!l.teacher.empty(), "teacher", yaml_text(l.teacher));
+  return m.add_if(!l.teacher_output.empty(), "teacher_output", yaml_text(l.teacher_output)).text();
+}
+
+std::string metric(const MetricRecipe& r) {
+  Mapping m;
+  m.add("kind", enum_name(r.kind)).add_if(!r.output.empty(), "output", yaml_text(r.output));
+  if (r.kind == MetricKind::kOutput) return m.add("reduce", enum_name(r.reduce)).text();
+  return m.add("target", yaml_text(r.target)).add("ignore_index", cat(r.ignore_index)).add("top", cat(r.top)).text();
 }
 
 std::string numbers(std::span<const double> values) {
@@ -202,8 +218,18 @@ std::string data(const DataRecipe& d) {
   m.add("check_ids", bool_text(d.check_ids)).add("documents", enum_name(d.documents));
   m.add_if("end_of_document", d.end_of_document).add("pad_token", cat(d.pad_token));
   m.add("ignore_label", cat(d.ignore_label));
+  m.add_if(!d.lengths.empty(), "lengths", yaml_text(d.lengths));
   m.add_if(!(d.images == ImageSettings{}), "images", images(d.images)).add_if("workers", d.workers);
   return m.add_if(!d.sources.empty(), "sources", list(d.sources, source)).text();
+}
+
+std::string bind(const Recipe& r) {
+  Mapping m;
+  for (const auto& [name, extent] : r.bind) {
+    const bool several = !r.lengths.extents.empty() && name == r.lengths.dimension;
+    m.add(yaml_text(name), several ? list(r.lengths.extents, [](const int64_t& n) { return cat(n); }) : cat(extent));
+  }
+  return m.text();
 }
 
 std::string evaluate(const EvaluateRecipe& e) {
@@ -279,7 +305,9 @@ std::string format_recipe(const Recipe& r) {
     if (said) append(text, key, ": ", value, "\n");
   };
   auto as_text = [](const std::string& name) { return yaml_text(name); };
-  if (r.loss) line(true, "loss", loss(*r.loss));
+  const bool one_loss = r.loss.size() == 1 && r.loss[0].name.empty();
+  line(!r.loss.empty(), "loss", one_loss ? loss(r.loss[0]) : list(r.loss, loss));
+  line(!r.metrics.empty(), "metrics", mapping_of<MetricRecipe>(r.metrics, metric));
   if (r.optimizer) line(true, "optimizer", optimizer(*r.optimizer));
   line(true, "schedule", schedule(r.schedule));
   Mapping batch;
@@ -289,7 +317,7 @@ std::string format_recipe(const Recipe& r) {
   batch.add_if("micro", r.batch.micro);
   batch.add_if("accumulation", r.batch.accumulation);
   line(!batch.empty(), "batch", batch.text());
-  line(!r.bind.empty(), "bind", mapping_of<int64_t>(r.bind, [](const int64_t& n) { return cat(n); }));
+  line(!r.bind.empty(), "bind", bind(r));
   line(true, "precision", cat(enum_name(r.precision)));
   line(r.precision == Precision::kFp16, "loss_scale", loss_scale(r.loss_scale));
   if (r.clip_grad_norm) line(true, "clip_grad_norm", number_text(*r.clip_grad_norm));

@@ -1,6 +1,7 @@
 #include "passes/training/accumulate.h"
 
 #include "base/cat.h"
+#include "passes/forward/losses.h"
 
 namespace partita {
 
@@ -16,9 +17,21 @@ ValueId accumulate(Builder& b, const PassContext& context, const std::string& na
 }
 
 double share_of_run(const PassContext& context) {
-  const auto& loss = context.recipe.loss;
-  const bool sum = context.training.loss.empty() && loss && loss->reduction == Reduction::kSum;
+  const auto& losses = context.recipe.loss;
+  const bool sum = context.training.loss.empty() && !losses.empty() && losses[0].reduction == Reduction::kSum;
   return sum ? 1 : 1 / static_cast<double>(context.micro_batches);
+}
+
+std::vector<GraphOutput> reported_of_step(Builder& b, const PassContext& context) {
+  std::vector<GraphOutput> outputs = b.graph().outputs;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    GraphOutput& o = outputs[k];
+    const bool sum = o.name.starts_with(metric_output(Reduction::kSum, ""));
+    const double share = k == 0 ? share_of_run(context) : sum ? 1 : 1 / static_cast<double>(context.micro_batches);
+    if (share != 1) o.value = b.scale(o.value, share);
+    if (context.accumulate) o.value = accumulate(b, context, o.name, {}, o.value);
+  }
+  return outputs;
 }
 
 }  // namespace partita

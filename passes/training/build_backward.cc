@@ -36,7 +36,7 @@ class Backward {
     }
     mark_weights();
     for (size_t n = forward_nodes_; n-- > 0;) PARTITA_RETURN_IF_ERROR(pass(static_cast<NodeId>(n)));
-    finish_outputs(loss);
+    finish_outputs();
     return std::move(b_).finish();
   }
 
@@ -199,14 +199,11 @@ class Backward {
     return producer == nullptr || producer->segment == Segment::kPrologue;
   }
 
-  // Outputs: the loss and the gradients, averaged (or summed) over runs through accumulators where there are several.
-  // Where each run is an optimizer step, the gradients are those of the last one.
-  void finish_outputs(ValueId loss) {
+  // Outputs: the loss, the metrics and the gradients, averaged (or summed) over runs through accumulators where there
+  // are several. Where each run is an optimizer step, the gradients are those of the last one.
+  void finish_outputs() {
     b_.context() = {.segment = Segment::kBackward, .origin = b_.origin("accumulate")};
-    std::vector<GraphOutput> outputs;
-    if (share_of_run(context_) != 1) loss = b_.scale(loss, share_of_run(context_));
-    if (context_.accumulate) loss = accumulate(b_, context_, "loss", {}, loss);
-    outputs.push_back({"loss", loss});
+    std::vector<GraphOutput> outputs = reported_of_step(b_, context_);
     size_t states = b_.graph().states.size();
     for (size_t k = 0; k < states; ++k) {
       const State s = b_.graph().states[k];

@@ -9,12 +9,9 @@ namespace partita {
 absl::StatusOr<Graph> build_evaluation(const Graph& graph, const PassContext& context) {
   Builder b(graph);
   for (size_t k = 0; k < graph.states.size(); ++k) b.set_next_of(k, kNoValue);
-  ValueId loss = b.graph().outputs[0].value;
   // As in training, where gradients are summed so: after the micro-batch's forward part.
   b.context() = {.segment = Segment::kBackward, .origin = b.origin("evaluation")};
-  if (share_of_run(context) != 1) loss = b.scale(loss, share_of_run(context));
-  if (context.accumulate) loss = accumulate(b, context, "loss", {}, loss);
-  b.set_outputs({{"loss", loss}});
+  b.set_outputs(reported_of_step(b, context));
   Graph out = std::move(b).finish();
   for (State& s : out.states) {
     if (context.recipe.ema && s.kind == StateKind::kParameter) s.name = ema_name(s.name);

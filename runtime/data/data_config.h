@@ -35,6 +35,16 @@ DataKind guess_data_kind(std::string_view path);
 class SampleFeed;
 struct WeightedSource;
 
+// Of a run that takes samples of several lengths, those of one.
+struct LengthOfSamples {
+  int64_t own = 0;  // 0: there is one length
+  // Samples with lengths of their own are longer than the next shorter length, `shorter`, which would hold them else.
+  int64_t shorter = 0, largest = 0;
+  // Others are windows of the largest length, cut: of each `turns` batches of the stream the one at `turn` is this
+  // length's.
+  int64_t turn = 0, turns = 1;
+};
+
 struct DataConfig {
   std::shared_ptr<SampleFeed> feed;  // not null: batches come from there, and nothing below is looked at
   DataKind kind = DataKind::kNpz;
@@ -61,6 +71,9 @@ struct DataConfig {
   std::map<std::string, int64_t> padding;
   int64_t prefetch = 2;  // batches read ahead, at least one
   DataCache cache;       // of shards that are fetched; of this host, no part of a bundle
+
+  LengthOfSamples length = {};  // of this run; no part of a bundle
+  std::string lengths;          // npz, npy: array (file) of the samples' lengths; "": all are as long as the arrays
 
   // Tokens.
   int64_t sequence = 0;       // tokens of a window; 0 = as the graph's input has it

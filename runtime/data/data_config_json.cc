@@ -30,7 +30,7 @@ const std::vector<std::string>& config_keys() {
       "kind",         "path",         "columns",         "shuffle",  "seed",    "epochs",    "sequence",
       "dtype",        "vocabulary",   "shift",           "skip",     "limit",   "documents", "pad_token",
       "ignore_label", "header_bytes", "end_of_document", "pad_tail", "sources", "prefetch",  "shifted_inside",
-      "check_ids",    "images",       "workers"};
+      "check_ids",    "images",       "workers",         "lengths"};
   return kKeys;
 }
 
@@ -109,6 +109,7 @@ json to_json(const DataConfig& c) {
   if (c.prefetch != DataConfig().prefetch) j["prefetch"] = c.prefetch;
   if (!(c.images == ImageSettings{})) j["images"] = images_to_json(c.images);
   if (c.workers != 0) j["workers"] = c.workers;
+  if (!c.lengths.empty()) j["lengths"] = c.lengths;
   for (const WeightedSource& s : c.sources) {
     json& source = j["sources"].emplace_back(to_json(s.config));
     if (s.weight > 0) source["weight"] = s.weight;
@@ -174,6 +175,7 @@ absl::StatusOr<DataConfig> data_config_from_json(const json& j) {
     c.pad_tail = j.value("pad_tail", false);
     c.prefetch = j.value("prefetch", c.prefetch);
     c.workers = std::max(j.value("workers", int64_t{0}), int64_t{0});
+    c.lengths = j.value("lengths", std::string());
     if (j.contains("images")) {
       PARTITA_ASSIGN_OR_RETURN(c.images, images_from_json(j.at("images")));
     }
@@ -199,6 +201,7 @@ std::string describe_data(const DataConfig& c) {
   if (c.documents != DocumentMode::kJoin) append(text, " documents ", enum_name(c.documents));
   if (c.dtype != DType::kInvalid) append(text, " of ", dtype_name(c.dtype));
   for (const WeightedSource& s : c.sources) append(text, " source ", s.weight);
+  if (!c.lengths.empty()) append(text, " lengths ", c.lengths);
   if (!(c.images == ImageSettings{})) append(text, " images ", images_to_json(c.images).dump());
   return text;
 }

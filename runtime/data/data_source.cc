@@ -49,6 +49,28 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_reader(const DataConfig& conf
 
 namespace {
 
+// That samples of several lengths can be made of the data.
+absl::Status check_length(const DataConfig& config, const SampleReader& reader) {
+  const LengthOfSamples& length = config.length;
+  if (length.own == 0 || reader.has_lengths() || length.largest % length.own == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      cat(reader.describe(), ": its samples have no lengths of their own, so that those of length ", length.own,
+          " are cut from windows of ", length.largest, ", the largest length; expected a length that divides ",
+          length.largest, ", or documents: pad under data"));
+}
+
+absl::Status check_kind(const DataConfig& config) {
+  if (config.length.own == 0 || config.kind == DataKind::kTokens || config.kind == DataKind::kSynthetic ||
+      !config.sources.empty())
+    return absl::OkStatus();
+  const bool arrays = config.kind == DataKind::kNpz || config.kind == DataKind::kNpy;
+  if (arrays && !config.lengths.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(cat("data: kind: ", enum_name(config.kind),
+                                        " has samples of one length, and the model takes several (bind); ",
+                                        arrays ? "say which array has each sample's length: lengths: NAME under data"
+                                               : "expected tokens, npz, npy or synthetic, or one length"));
+}
+
 absl::Status check_config(const DataConfig& config, const std::vector<InputSpec>& inputs, int64_t global_batch) {
   if (global_batch < 1)
     return absl::InvalidArgumentError(cat("data: global batch ", global_batch, ", expected at least 1"));
@@ -143,8 +165,10 @@ DataKind guess_data_kind(std::string_view path) {
 absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& config, std::vector<InputSpec> inputs,
                                                              int64_t global_batch) {
   PARTITA_RETURN_IF_ERROR(check_config(config, inputs, global_batch));
+  PARTITA_RETURN_IF_ERROR(check_kind(config));
   std::unique_ptr<DataSource> source(new DataSource());
   PARTITA_ASSIGN_OR_RETURN(source->reader_, open_reader(config, inputs));
+  PARTITA_RETURN_IF_ERROR(check_length(config, *source->reader_));
   if (config.pad_tail) {
     for (const InputSpec& spec : inputs) {
       PARTITA_ASSIGN_OR_RETURN(std::vector<std::byte> sample, padding_sample(spec, config));
@@ -155,12 +179,16 @@ absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& c
   source->samples_ =
       found == kUnlimited ? (config.limit > 0 ? config.limit : kUnlimited) : std::max<int64_t>(0, found - config.skip);
   if (config.limit > 0) source->samples_ = std::min(source->samples_, config.limit);
-  if (source->samples_ == 0) {
+  // Of several lengths, one may be that of no sample.
+  const bool of_many = config.length.own > 0 && source->reader_->has_lengths();
+  if (source->samples_ == 0 && !of_many) {
     return absl::InvalidArgumentError(cat(source->reader_->describe(), " holds ", found, " samples",
                                           config.skip > 0 ? cat(", all of them skipped (skip: ", config.skip, ")") : "",
                                           "; at least 1 is needed"));
   }
-  source->order_ = SampleOrder(source->samples_, config.shuffle, source->reader_->shuffle_window(), config.seed);
+  const int64_t together = config.length.own > 0 && !of_many ? config.length.largest / config.length.own : 1;
+  source->order_ =
+      SampleOrder(source->samples_, config.shuffle, source->reader_->shuffle_window(), config.seed, together);
   source->config_ = config;
   source->inputs_ = std::move(inputs);
   source->global_batch_ = global_batch;
@@ -181,9 +209,34 @@ int64_t DataSource::stream_end() const {
   return end;
 }
 
+int64_t DataSource::first_of(int64_t step) const {
+  const LengthOfSamples& length = config_.length;
+  const bool turns = length.own > 0 && !has_lengths();
+  int64_t first = step;
+  if (turns &&
+      (__builtin_mul_overflow(step, length.turns, &first) || __builtin_add_overflow(first, length.turn, &first)))
+    return kUnlimited;
+  if (__builtin_mul_overflow(first, global_batch_, &first) ||
+      __builtin_add_overflow(first, config_.sample_offset, &first))
+    return kUnlimited;
+  return first;
+}
+
 int64_t DataSource::valid_samples(int64_t step) const {
   if (stream_end() == kUnlimited) return global_batch_;
-  return std::clamp<int64_t>(stream_end() - config_.sample_offset - step * global_batch_, 0, global_batch_);
+  return std::clamp<int64_t>(stream_end() - first_of(step), 0, global_batch_);
+}
+
+std::optional<double> DataSource::padding(int64_t step) const {
+  const int64_t tokens = config_.length.own > 0 ? config_.length.own : tokens_per_sample();
+  if (!has_lengths() || tokens == 0) return std::nullopt;
+  int64_t filled = 0;
+  const int64_t valid = valid_samples(step);
+  for (int64_t k = 0; k < valid; ++k) {
+    const int64_t own = reader_->length_of(config_.skip + order_.find(first_of(step) + k, 1).sample);
+    filled += own < 0 ? tokens : own;
+  }
+  return 1 - static_cast<double>(filled) / static_cast<double>(std::max<int64_t>(valid, 1) * tokens);
 }
 
 int64_t DataSource::tokens_per_sample() const {
@@ -197,11 +250,11 @@ int64_t DataSource::tokens_per_sample() const {
 
 absl::Status DataSource::check_steps(int64_t first, int64_t count) const {
   int64_t end = 0;
-  if (first < 0 || count < 0 || __builtin_add_overflow(first, count, &end) ||
-      __builtin_mul_overflow(end, global_batch_, &end) || __builtin_add_overflow(end, config_.sample_offset, &end) ||
-      config_.sample_offset + first * global_batch_ < 0) {
+  if (first < 0 || count < 0 || __builtin_add_overflow(first, count, &end) || first_of(first) < 0 ||
+      first_of(end) == kUnlimited) {
     return absl::InvalidArgumentError(cat("data: steps [", first, ", +", count, ") are out of range"));
   }
+  end = count == 0 ? first_of(first) : first_of(end - 1) + global_batch_;
   if (count == 0 || end <= stream_end()) return absl::OkStatus();
   if (config_.pad_tail && valid_samples(first + count - 1) > 0) return absl::OkStatus();
   const int64_t most = std::max<int64_t>(0, (stream_end() - config_.sample_offset) / global_batch_);
@@ -229,8 +282,8 @@ absl::Status DataSource::fetch(int64_t step, int64_t first, int64_t count, int i
   if (!spec.batched) return reader_->read({0, 1}, input, out);
   PARTITA_RETURN_IF_ERROR(check_steps(step, 1));
   const int64_t valid = std::clamp<int64_t>(valid_samples(step) - first, 0, count);
-  PARTITA_RETURN_IF_ERROR(read_stream(config_.sample_offset + step * global_batch_ + first, valid, input,
-                                      out.first(static_cast<size_t>(valid * bytes))));
+  PARTITA_RETURN_IF_ERROR(
+      read_stream(first_of(step) + first, valid, input, out.first(static_cast<size_t>(valid * bytes))));
   for (int64_t i = valid; i < count; ++i) {
     const std::vector<std::byte>& sample = padding_[static_cast<size_t>(input)];
     std::copy(sample.begin(), sample.end(), out.begin() + static_cast<ptrdiff_t>(i * bytes));
@@ -242,7 +295,7 @@ absl::StatusOr<std::vector<std::string>> DataSource::locate(int64_t step) const 
   PARTITA_RETURN_IF_ERROR(check_steps(step, 1));
   std::vector<std::string> places;
   for (int64_t k = 0; k < valid_samples(step); ++k) {
-    const auto [epoch, sample, run] = order_.find(config_.sample_offset + step * global_batch_ + k, 1);
+    const auto [epoch, sample, run] = order_.find(first_of(step) + k, 1);
     places.push_back(
         cat(samples_ == kUnlimited ? "" : cat("epoch ", epoch, ", "), reader_->locate(config_.skip + sample)));
   }

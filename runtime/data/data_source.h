@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,7 +18,8 @@
 namespace partita::runtime {
 
 // The stream of samples is epoch after epoch, each in an order of its own when shuffled (SampleOrder); step t takes the
-// `global_batch` samples from sample_offset + t * global_batch on. Nothing is remembered between calls: a step's batch
+// `global_batch` samples from sample_offset + t * global_batch on, or, where it is one of several that take turns
+// (DataConfig::length), those of its own turns. Nothing is remembered between calls: a step's batch
 // depends only on the configuration and the step, whichever rank asks and wherever a run resumes.
 class DataSource {
  public:
@@ -34,6 +36,10 @@ class DataSource {
   int64_t global_batch() const { return global_batch_; }
   // Samples of one epoch, or kUnlimited.
   int64_t samples_per_epoch() const { return samples_; }
+  // Whether samples have lengths of their own.
+  bool has_lengths() const { return reader_->has_lengths(); }
+  // The share of a step's positions that is padding; nothing where no sample has a length of its own.
+  std::optional<double> padding(int64_t step) const;
   // Positions of a sample where the data are tokens, else 0.
   int64_t tokens_per_sample() const;
   // InvalidArgument with the numbers needed and found unless steps [first, first + count) can be served.
@@ -57,6 +63,8 @@ class DataSource {
  private:
   DataSource() = default;
   int64_t stream_end() const;
+  // Where a step's samples begin in the stream. INT64_MAX where that is too far to count.
+  int64_t first_of(int64_t step) const;
   absl::Status read_stream(int64_t position, int64_t count, int input, std::span<std::byte> out) const;
 
   DataConfig config_;

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "runtime/data/sample_reader.h"
 #include "runtime/data/token_stream.h"
+#include "runtime/data/token_windows.h"
 
 namespace partita::runtime {
 namespace {
@@ -28,7 +29,10 @@ struct Column {
 class DocumentReader : public SampleReader {
  public:
   DocumentReader(TokenStream stream, const DataConfig& config, int64_t sequence)
-      : stream_(std::move(stream)), config_(config), sequence_(sequence) {}
+      : stream_(std::move(stream)),
+        config_(config),
+        sequence_(sequence),
+        longest_(config.length.own > 0 ? config.length.largest : sequence) {}
 
   absl::Status prepare() {
     PARTITA_ASSIGN_OR_RETURN(to_i64_, find_conversion(stream_.tokens.dtype, DType::kI64));
@@ -64,8 +68,13 @@ class DocumentReader : public SampleReader {
 
   int64_t samples() const override {
     if (config_.documents != DocumentMode::kSeparate) return static_cast<int64_t>(windows_.size());
-    const int64_t usable = tokens() - (any_shift_ ? 1 : 0);
-    return usable < sequence_ ? 0 : usable / sequence_;
+    return TokenWindows{.sequence = sequence_, .shifted = any_shift_, .together = longest_ / sequence_}.count(tokens());
+  }
+  bool has_lengths() const override { return config_.documents != DocumentMode::kSeparate; }
+  int64_t length_of(int64_t sample) const override {
+    if (!has_lengths()) return -1;
+    const Window& w = windows_[static_cast<size_t>(sample)];
+    return w.end - w.begin;
   }
   std::string describe() const override { return stream_.description; }
   std::string locate(int64_t sample) const override {
@@ -123,8 +132,15 @@ class DocumentReader : public SampleReader {
     stream_.starts = std::move(found);
   }
 
-  // Documents longer than a window are cut.
+  // Documents longer than a window of the largest length are cut; then those of this one's are kept.
   void fill_windows() {
+    cut_windows();
+    std::erase_if(windows_, [this](const Window& w) {
+      return w.end - w.begin <= config_.length.shorter || w.end - w.begin > sequence_;
+    });
+  }
+
+  void cut_windows() {
     const bool pack = config_.documents == DocumentMode::kPack;
     Window open{0, 0};
     auto flush = [&] {
@@ -133,11 +149,11 @@ class DocumentReader : public SampleReader {
     for (size_t d = 0; d < stream_.starts.size(); ++d) {
       int64_t begin = stream_.starts[d];
       const int64_t end = d + 1 < stream_.starts.size() ? stream_.starts[d + 1] : tokens();
-      if (!pack || end - open.begin > sequence_) {
+      if (!pack || end - open.begin > longest_) {
         flush();
         open = {begin, begin};
       }
-      for (; end - begin > sequence_; begin += sequence_) windows_.push_back({begin, begin + sequence_});
+      for (; end - begin > longest_; begin += longest_) windows_.push_back({begin, begin + longest_});
       if (open.begin < begin && open.end <= open.begin) open.begin = begin;
       open.end = end;
     }
@@ -184,9 +200,9 @@ class DocumentReader : public SampleReader {
 
   TokenStream stream_;
   const DataConfig config_;
-  const int64_t sequence_;
+  const int64_t sequence_, longest_;
   ConvertFunction to_i64_ = nullptr;
-  std::vector<Window> windows_;  // pack and pad
+  std::vector<Window> windows_;  // pack and pad: of this length
   std::vector<Column> columns_;
   bool any_shift_ = false;
 };

@@ -87,6 +87,13 @@ class MixReader : public SampleReader {
   void give_up() const override {
     for (const auto& s : sources_) s->give_up();
   }
+  bool has_lengths() const override {
+    return std::any_of(sources_.begin(), sources_.end(), [](const auto& s) { return s->has_lengths(); });
+  }
+  int64_t length_of(int64_t position) const override {
+    const Turned turn = turn_of(position);
+    return turn.source.length_of(turn.sample);
+  }
   std::string describe() const override { return description_; }
   std::vector<std::string> told() const override {
     std::vector<std::string> all;
@@ -140,8 +147,13 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_mix_reader(const DataConfig& 
   std::vector<double> weights;
   for (const WeightedSource& s : config.sources) {
     DataConfig own = s.config;
-    own.cache = config.cache;
+    own.cache = config.cache, own.length = config.length;
     PARTITA_ASSIGN_OR_RETURN(auto source, open_reader(own, inputs));
+    if (config.length.own > 0 && source->has_lengths())
+      return absl::InvalidArgumentError(
+          cat("data: sources: ", source->describe(),
+              ": its samples have lengths of their own, and the model takes "
+              "several lengths (bind); then expected one file, or tokens with documents: join or separate"));
     const int64_t samples = source->samples();
     if (samples == 0) {
       return absl::InvalidArgumentError(

@@ -31,6 +31,7 @@ Prefetcher::~Prefetcher() {
 absl::Status Prefetcher::fill(int64_t step, Batch& batch) const {
   batch.step = step;
   batch.valid_samples = source_->valid_samples(step);
+  batch.padding = source_->padding(step);
   batch.data.resize(ranges_.size());
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const SampleRange& range = ranges_[i];

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct SampleRange {
 struct Batch {
   int64_t step = 0;
   int64_t valid_samples = 0;                 // of the global batch
+  std::optional<double> padding = {};        // DataSource::padding()
   std::vector<std::vector<std::byte>> data;  // one per SampleRange, in the same order
 };
 

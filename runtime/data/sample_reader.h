@@ -40,6 +40,10 @@ class SampleReader {
   virtual std::string locate(int64_t sample) const { return cat(describe(), ": sample ", sample); }
   // What a run says of them when it begins, a line each: what was guessed, and what became of them.
   virtual std::vector<std::string> told() const { return {}; }
+  // Whether samples have lengths of their own: then all that is not theirs is padding.
+  virtual bool has_lengths() const { return false; }
+  // Tokens of a sample; -1: it has none of its own.
+  virtual int64_t length_of(int64_t /*sample*/) const { return -1; }
   // Samples of an input, packed, in the dtype of its InputSpec. The run is inside samples() and `out` has the exact
   // size; for an input that is not batched, first is 0 and count 1. Thread-safe.
   virtual absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const = 0;

@@ -132,6 +132,7 @@ absl::StatusOr<TokenWindows> token_windows(const DataConfig& config, const std::
     return absl::InvalidArgumentError(
         cat("token file ", quote(config.path, 1000),
             ": no graph input takes the tokens, so the sequence length is not known; say in `columns` which one does"));
+  if (config.length.own > 0) windows.together = config.length.largest / config.length.own;
   return windows;
 }
 

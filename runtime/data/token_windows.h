@@ -15,11 +15,12 @@ struct TokenWindows {
   int64_t vocabulary = 0;              // ids are below it; 0: not known
   bool shifted = false;                // an input is the next tokens, which the last window must have, too
   std::vector<ColumnRole> roles = {};  // of the inputs
+  int64_t together = 1;                // so many are a window of the largest length, where there are several
 
   // Whole ones in so many tokens.
   int64_t count(int64_t tokens) const {
     const int64_t usable = tokens - (shifted ? 1 : 0);
-    return usable < sequence ? 0 : usable / sequence;
+    return usable < sequence ? 0 : usable / (sequence * together) * together;
   }
 };
 

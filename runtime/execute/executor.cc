@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
     }
   }
   PARTITA_RETURN_IF_ERROR(executor->create_groups());
-  PARTITA_RETURN_IF_ERROR(executor->allocate());
+  PARTITA_RETURN_IF_ERROR(executor->allocate(options.shares_memory ? options.states_of : nullptr));
   PARTITA_RETURN_IF_ERROR(executor->stage_coordinates());
   if (options.states_of != nullptr) PARTITA_RETURN_IF_ERROR(executor->borrow_states(*options.states_of));
   PARTITA_RETURN_IF_ERROR(executor->bind({.threads = executor->threads_, .scratch = executor->scratch_}));

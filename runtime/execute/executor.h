@@ -63,6 +63,9 @@ struct ExecutorOptions {
   // Not null: works on that executor's states, by their names, in place of its own (an evaluation program beside the
   // training one, one for another global batch). It outlives this one. Accumulators stay its own.
   const Executor* states_of = nullptr;
+  // Its steps and the other's never overlap, nor is what they leave but states read later: their working memory is one
+  // where it fits.
+  bool shares_memory = false;
   StepObserver* observer = nullptr;    // outlives the executor; a device's steps are then run one by one
   FlightRecorder* recorder = nullptr;  // of its steps; outlives the executor
   int device = 0;                      // which of the host's devices, for a program that needs one
@@ -118,8 +121,9 @@ class Executor {
   };
 
   explicit Executor(std::shared_ptr<const LoadedProgram> loaded) : loaded_(std::move(loaded)) {}
-  absl::Status allocate();
+  absl::Status allocate(const Executor* shares);
   absl::Status allocate_on_device();
+  void share(const Executor& owner);
   // Where the device's steps find it, if there is one.
   std::byte* address(const Operand& operand, int64_t slot) const;
   std::byte* borrowed(const Address& a, bool on_device) const;
@@ -156,6 +160,7 @@ class Executor {
   std::shared_ptr<const LoadedProgram> loaded_;
   std::shared_ptr<Device> device_;  // an evaluation program works on its training program's
   std::byte *on_device_[kRegions] = {}, *on_host_[kRegions] = {};  // regions; the host's side of those of a device
+  bool shared_[kRegions] = {};                                     // those of the executor whose states it works on
   HostCopies host_copies_;
   int64_t device_scratch_ = 0;
   std::unique_ptr<Communicator> device_communicator_;

@@ -34,9 +34,31 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes, int threads
 
 }  // namespace
 
-absl::Status Executor::allocate() {
+// Regions of states where these lie alike in both, sums of the step among them; working memory that is large enough.
+void Executor::share(const Executor& owner) {
+  const auto& all = owner.program().states;
+  const auto lies_alike = [&](const ProgramState& s) {
+    return std::any_of(all.begin(), all.end(), [&](const ProgramState& o) {
+      return o.name == s.name && o.operand.dtype == s.operand.dtype && o.operand.shape == s.operand.shape &&
+             o.operand.address.region == s.operand.address.region &&
+             o.operand.address.offset == s.operand.address.offset &&
+             box_offset(o.placement, owner.coordinates()) == box_offset(s.placement, coordinates_);
+    });
+  };
+  const bool states = std::all_of(program().states.begin(), program().states.end(), lies_alike);
+  for (const Region region : {Region::kState, Region::kHostState, Region::kArena, Region::kHostArena}) {
+    const int r = static_cast<int>(region);
+    const bool of_states = region == Region::kState || region == Region::kHostState;
+    shared_[r] = (states || !of_states) && program().region_bytes[r] <= owner.program().region_bytes[r];
+    if (shared_[r]) on_host_[r] = owner.on_host_[r], on_device_[r] = owner.on_device_[r];
+  }
+}
+
+absl::Status Executor::allocate(const Executor* shares) {
+  if (shares != nullptr) share(*shares);
   for (int r = 0; r < kRegions; ++r) {
     const int64_t bytes = program().region_bytes[r];
+    if (shared_[r]) continue;
     if (static_cast<Region>(r) == Region::kConstant) {
       on_host_[r] = loaded_->constants.data();
     } else if (device_ != nullptr && in_host_memory(static_cast<Region>(r))) {
@@ -57,10 +79,12 @@ absl::Status Executor::allocate_on_device() {
   int64_t begin[kRegions], end = 0;
   for (int r = 0; r < kRegions; ++r) {
     begin[r] = end;
-    if (!in_host_memory(static_cast<Region>(r))) end += (program().region_bytes[r] + 255) / 256 * 256;
+    if (!in_host_memory(static_cast<Region>(r)) && !shared_[r]) end += (program().region_bytes[r] + 255) / 256 * 256;
   }
   PARTITA_ASSIGN_OR_RETURN(std::byte * block, device_->allocate(end));
-  for (int r = 0; r < kRegions; ++r) on_device_[r] = block + begin[r];
+  for (int r = 0; r < kRegions; ++r) {
+    if (!shared_[r]) on_device_[r] = block + begin[r];
+  }
   return device_->write(on_device_[static_cast<int>(Region::kConstant)],
                         {loaded_->constants.data(), static_cast<size_t>(loaded_->constants.bytes())});
 }

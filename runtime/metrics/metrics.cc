@@ -19,27 +19,33 @@
 namespace partita::runtime {
 namespace {
 
-// Every fixed field, unset ones as nothing.
+// Every fixed field and every named one, unset ones as nothing.
 std::vector<std::pair<std::string, std::optional<double>>> all_values(const StepMetrics& m) {
-  std::optional<double> memory;
+  std::optional<double> memory, length;
+  if (m.length) length = static_cast<double>(*m.length);
   if (m.memory_bytes) memory = static_cast<double>(*m.memory_bytes);
-  return {{"step", static_cast<double>(m.step)},
-          {"loss", m.loss},
-          {"lr", m.lr},
-          {"grad_norm", m.grad_norm},
-          {"seconds", m.seconds},
-          {"samples_per_second", m.samples_per_second},
-          {"tokens_per_second", m.tokens_per_second},
-          {"flops_per_second", m.flops_per_second},
-          {"mfu", m.mfu},
-          {"dollars", m.dollars},
-          {"input_stall_seconds", m.input_stall_seconds},
-          {"communication_stall_seconds", m.communication_stall_seconds},
-          {"checkpoint_stall_seconds", m.checkpoint_stall_seconds},
-          {"memory_bytes", memory},
-          {"loss_scale", m.loss_scale},
-          {"evaluation_loss", m.evaluation_loss},
-          {"skipped", m.skipped ? 1.0 : 0.0}};
+  std::vector<std::pair<std::string, std::optional<double>>> out = {
+      {"step", static_cast<double>(m.step)},
+      {"loss", m.loss},
+      {"lr", m.lr},
+      {"grad_norm", m.grad_norm},
+      {"seconds", m.seconds},
+      {"samples_per_second", m.samples_per_second},
+      {"tokens_per_second", m.tokens_per_second},
+      {"flops_per_second", m.flops_per_second},
+      {"mfu", m.mfu},
+      {"dollars", m.dollars},
+      {"input_stall_seconds", m.input_stall_seconds},
+      {"communication_stall_seconds", m.communication_stall_seconds},
+      {"checkpoint_stall_seconds", m.checkpoint_stall_seconds},
+      {"memory_bytes", memory},
+      {"loss_scale", m.loss_scale},
+      {"evaluation_loss", m.evaluation_loss},
+      {"length", length},
+      {"padding", m.padding},
+      {"skipped", m.skipped ? 1.0 : 0.0}};
+  out.insert(out.end(), m.named.begin(), m.named.end());
+  return out;
 }
 
 // The shortest decimal that reads back to the same double; whole numbers without a fraction.

@@ -39,7 +39,11 @@ struct StepMetrics {
   std::optional<int64_t> memory_bytes;  // peak on this rank's device
   std::optional<double> loss_scale;
   std::optional<double> evaluation_loss;
-  bool skipped = false;  // the update was dropped (fp16 overflow)
+  std::optional<int64_t> length;  // of the step's samples, where a run has several
+  std::optional<double> padding;  // share of the step's positions, 0 to 1, where samples have lengths of their own
+  bool skipped = false;           // the update was dropped (fp16 overflow)
+  // The recipe's metrics and terms of the loss, then those of an evaluation, "evaluation_NAME"; in every step the same.
+  std::vector<std::pair<std::string, std::optional<double>>> named;
   std::vector<std::pair<std::string, double>> extra;
 };
 
@@ -70,7 +74,8 @@ std::unique_ptr<MetricsSink> make_console_sink(std::FILE* out, const ConsoleOpti
 std::string console_line(const StepMetrics& metrics, int64_t total_steps);
 
 // `append`: go on with an existing file (a resumed run) instead of replacing it.
-// CSV: a header line, then one line a step; the columns are those of the fixed list, empty where unset.
+// CSV: a header line, then one line a step; the columns are those of the fixed list and the named ones, empty where
+// unset.
 absl::StatusOr<std::unique_ptr<MetricsSink>> make_csv_sink(const std::string& path, bool append = false);
 // JSON lines: one object a step, flushed at once, always with step, loss and grad_norm; doubles in the fewest digits
 // that read back exactly; null for what is unset, NaN or infinite.

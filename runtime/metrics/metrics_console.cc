@@ -42,6 +42,9 @@ std::string progress(const StepMetrics& m, int64_t total_steps) {
   if (total_steps > 0) append(line, "/", total_steps);
   if (m.loss) append(line, fmt::format("  loss {:.4f}", *m.loss));
   if (m.evaluation_loss) append(line, fmt::format("  eval {:.4f}", *m.evaluation_loss));
+  for (const auto& [name, value] : m.named) {
+    if (value) append(line, fmt::format("  {} {:.4g}", name, *value));
+  }
   return line;
 }
 
@@ -61,6 +64,8 @@ std::string rate(const StepMetrics& m) {
 
 std::string rest(const StepMetrics& m) {
   std::string line;
+  if (m.length) append(line, "  length ", *m.length);
+  if (m.padding) append(line, fmt::format("  padding {:.1f}%", *m.padding * 100));
   if (m.mfu) {
     append(line, fmt::format("  mfu {:.1f}%", *m.mfu * 100));
   } else if (m.flops_per_second) {

@@ -70,8 +70,10 @@ class TensorBoardSink : public MetricsSink {
     std::string summary;
     for (const auto& [name, value] : metric_values(metrics)) {
       if (name == "step") continue;
-      const std::string scalar = cat(text_field(1, name == "evaluation_loss" ? "evaluation/loss" : cat("train/", name)),
-                                     key(2, 5), raw(static_cast<float>(value)));
+      constexpr std::string_view kEvaluation = "evaluation_";
+      const std::string tag =
+          name.starts_with(kEvaluation) ? cat("evaluation/", name.substr(kEvaluation.size())) : cat("train/", name);
+      const std::string scalar = cat(text_field(1, tag), key(2, 5), raw(static_cast<float>(value)));
       append(summary, text_field(1, scalar));
     }
     return write_event(cat(key(2, 0), varint(static_cast<uint64_t>(metrics.step)), text_field(5, summary)));

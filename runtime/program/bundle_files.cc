@@ -179,7 +179,10 @@ namespace {
 
 // Of a bundle within this one.
 bool is_within(const std::string& name) {
-  return name.starts_with(cat(kPlansName, "/")) || name.starts_with(cat(kBatchesName, "/"));
+  for (const char* folder : {kPlansName, kBatchesName, kLengthsName}) {
+    if (name.starts_with(cat(folder, "/"))) return true;
+  }
+  return false;
 }
 
 // The entry of `files`, and the list of chunks of a large file.

@@ -37,6 +37,7 @@ absl::StatusOr<SharedBundle> open_within(const BundleFiles& bundle, const std::s
 
 int64_t ranks_of(const BundleFiles& bundle) { return integer_of(bundle, "ranks"); }
 int64_t samples_of(const BundleFiles& bundle) { return integer_of(bundle, "samples_per_step"); }
+int64_t length_of(const BundleFiles& bundle) { return integer_of(bundle, "length"); }
 
 std::vector<int64_t> plans_of(const BundleFiles& bundle) {
   std::vector<int64_t> all = {ranks_of(bundle)};
@@ -79,6 +80,28 @@ absl::StatusOr<SharedBundle> open_batch(const BundleFiles& plan, int64_t samples
   return open_within(
       plan, cat(kBatchesName, "/", samples), trust, cat("the part for ", samples, " samples a step"),
       [&](const BundleFiles& part) { return samples_of(part) == samples && ranks_of(part) == ranks_of(plan); });
+}
+
+absl::StatusOr<std::vector<int64_t>> lengths_of(const BundleFiles& plan) {
+  const nlohmann::json said = plan.manifest().value("lengths", nlohmann::json::object());
+  std::vector<int64_t> lengths;
+  if (said.empty()) return lengths;
+  bool good = said.is_object() && said.size() == 1 && said.begin()->is_array() && said.begin()->size() > 1;
+  for (const nlohmann::json& length : good ? *said.begin() : nlohmann::json::array()) {
+    good = good && length.is_number_integer() && length > (lengths.empty() ? 0 : lengths.back());
+    if (good) lengths.push_back(length.get<int64_t>());
+  }
+  if (good) return lengths;
+  return absl::DataLossError(
+      cat(quote(plan.folder(), 1000), ": ", kManifestName, " has damaged lengths; compile the bundle again"));
+}
+
+absl::StatusOr<SharedBundle> open_length(const BundleFiles& plan, int64_t length, const BundleTrust* trust) {
+  return open_within(plan, cat(kLengthsName, "/", length), trust, cat("the part for samples of length ", length),
+                     [&](const BundleFiles& part) {
+                       return length_of(part) == length && ranks_of(part) == ranks_of(plan) &&
+                              samples_of(part) * length == samples_of(plan) * length_of(plan);
+                     });
 }
 
 absl::StatusOr<SharedBundle> open_checked_batch(const BundleFiles& plan, int64_t samples, const BundleTrust& trust,

@@ -6,7 +6,8 @@
 // whole lists plans/2/manifest.json, which stands for the rest.
 //
 // A plan whose global batch grows ("ramp": [[0, 256], [10000, 1024]]: from which step, samples) has the programs for
-// the last number of samples; those for another are a bundle in batches/256, likewise.
+// the last number of samples; those for another are a bundle in batches/256, likewise. So it is with a plan whose steps
+// take samples of several lengths ("lengths": {"sequence": [512, 1024]}, "length": 1024): lengths/512.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ namespace partita::runtime {
 
 inline constexpr const char* kPlansName = "plans";
 inline constexpr const char* kBatchesName = "batches";
+inline constexpr const char* kLengthsName = "lengths";
 
 // That its own program is for.
 int64_t ranks_of(const BundleFiles& bundle);
@@ -46,6 +48,14 @@ absl::StatusOr<std::vector<RampStep>> ramp_of(const BundleFiles& plan);
 absl::StatusOr<SharedBundle> open_batch(const BundleFiles& plan, int64_t samples, const BundleTrust* trust);
 absl::StatusOr<SharedBundle> open_checked_batch(const BundleFiles& plan, int64_t samples, const BundleTrust& trust,
                                                 int threads);
+
+// The lengths of a plan's samples, ascending, where there are several; else empty. DataLoss where the manifest is
+// damaged.
+absl::StatusOr<std::vector<int64_t>> lengths_of(const BundleFiles& plan);
+// The bundle for a length but the largest, opened as `trust` asks (null: unproved) and not checked yet.
+absl::StatusOr<SharedBundle> open_length(const BundleFiles& plan, int64_t length, const BundleTrust* trust);
+// Of a plan, or of its part for one length.
+int64_t length_of(const BundleFiles& bundle);
 
 // The training programs of a plan. DataLoss where they are for another number of ranks than its manifest says.
 absl::StatusOr<std::vector<Program>> programs_of(const BundleFiles& plan);

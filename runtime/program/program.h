@@ -151,8 +151,8 @@ struct ProgramInput {
 };
 
 struct ProgramOutput {
-  std::string name;  // "loss", "grad_norm", "lr": scalars read after the step; "grad/NAME": a tensor, kept where the
-                     // program was compiled to keep gradients
+  std::string name;  // "loss", "grad_norm", "lr", "metric/mean/NAME", "metric/sum/NAME": scalars read after the step;
+                     // "grad/NAME": a tensor, kept where the program was compiled to keep gradients
   Operand operand;
   Placement placement;
 };

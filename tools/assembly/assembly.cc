@@ -1,9 +1,11 @@
 #include "tools/assembly/assembly.h"
 
 #include <filesystem>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/mapped_file.h"
@@ -48,11 +50,29 @@ absl::StatusOr<std::string> read_images(const Json& list, const std::string& pla
 }
 
 struct Images {
-  std::string bundle;                // that they are from
-  std::string training, evaluation;  // "": none
+  std::string training, evaluation;       // "": none
+  std::map<std::string, Images> lengths;  // by length
 };
 
-absl::StatusOr<Images> read_file(const std::string& file) {
+absl::StatusOr<Images> read_programs(const Json& json, const std::string& place, bool whole) {
+  Images images;
+  if (!json.is_object() || !json.contains("programs"))
+    return absl::InvalidArgumentError(cat(place, "programs: expected a list of programs"));
+  PARTITA_ASSIGN_OR_RETURN(images.training, read_images(json["programs"], cat(place, "programs")));
+  if (json.contains("evaluation")) {
+    PARTITA_ASSIGN_OR_RETURN(images.evaluation, read_images(json["evaluation"], cat(place, "evaluation")));
+  }
+  const Json lengths = whole ? json.value("lengths", Json::object()) : Json::object();
+  for (const auto& [length, programs] : lengths.items()) {
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(length, &number) || number < 1 || cat(number) != length)
+      return absl::InvalidArgumentError(cat("lengths: expected numbers, found ", quote(length, 100)));
+    PARTITA_ASSIGN_OR_RETURN(images.lengths[length], read_programs(programs, cat("lengths.", length, "."), false));
+  }
+  return images;
+}
+
+absl::StatusOr<Images> read_file(const std::string& file, std::string& bundle) {
   PARTITA_ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kMostBytes));
   const Json json = Json::parse(text, nullptr, false);
   auto wrong = [&](const std::string& what) { return absl::InvalidArgumentError(cat(shown_path(file), ": ", what)); };
@@ -60,31 +80,30 @@ absl::StatusOr<Images> read_file(const std::string& file) {
   if (json.value("version", Json()) != kVersion)
     return wrong(cat("expected version ", kVersion, "; disassemble the bundle with this release"));
   if (!json.contains("bundle") || !json["bundle"].is_string()) return wrong("bundle: expected a path");
-  if (!json.contains("programs")) return wrong("programs: expected a list of programs");
-  Images images{.bundle = json["bundle"].get<std::string>(), .training = {}, .evaluation = {}};
-  auto training = read_images(json["programs"], "programs");
-  if (!training.ok()) return with_context(training.status(), shown_path(file));
-  images.training = *std::move(training);
-  if (!json.contains("evaluation")) return images;
-  auto evaluation = read_images(json["evaluation"], "evaluation");
-  if (!evaluation.ok()) return with_context(evaluation.status(), shown_path(file));
-  images.evaluation = *std::move(evaluation);
+  bundle = json["bundle"].get<std::string>();
+  auto images = read_programs(json, "", true);
+  if (!images.ok()) return with_context(images.status(), shown_path(file));
   return images;
 }
 
 // Everything of a bundle but its programs, and what says what its files are. The libraries are links where there are
-// links, as in a bundle that was compiled.
-absl::Status copy_rest(const std::string& from, const std::string& to) {
+// links, as in a bundle that was compiled; the first weights of a part are a link to the whole's.
+absl::Status copy_rest(const std::string& from, const std::string& to, bool part) {
   std::error_code ec;
   for (fs::directory_iterator file(from, ec), end; !ec && file != end; file.increment(ec)) {
     const std::string name = file->path().filename().string();
     if (name == runtime::kImageName || name == runtime::kEvaluationName || name == runtime::kManifestName ||
         name == runtime::kCertificateName || name == runtime::kSignatureName || name == runtime::kPlansName ||
-        name == runtime::kBatchesName || name.ends_with(runtime::kChunksSuffix))
+        name == runtime::kBatchesName || name == runtime::kLengthsName || name.ends_with(runtime::kChunksSuffix))
       continue;
     const auto how = name == runtime::kLibrariesName ? fs::copy_options::recursive | fs::copy_options::create_hard_links
                                                      : fs::copy_options::recursive;
     std::error_code no_link;
+    if (part && name == runtime::kInitialName) {
+      fs::copy_symlink(file->path(), fs::path(to) / name, ec);
+      if (ec) break;
+      continue;
+    }
     fs::copy(file->path(), fs::path(to) / name, how, no_link);
     if (no_link && name == runtime::kLibrariesName)
       fs::copy(file->path(), fs::path(to) / name, fs::copy_options::recursive | fs::copy_options::overwrite_existing,
@@ -97,6 +116,14 @@ absl::Status copy_rest(const std::string& from, const std::string& to) {
   return absl::OkStatus();
 }
 
+absl::Status add_programs(const runtime::BundleFiles& files, Json& json) {
+  PARTITA_ASSIGN_OR_RETURN(json["programs"], programs_json(files, runtime::kImageName));
+  if (files.has(runtime::kEvaluationName)) {
+    PARTITA_ASSIGN_OR_RETURN(json["evaluation"], programs_json(files, runtime::kEvaluationName));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<nlohmann::json> read_manifest(const std::string& bundle) {
   const std::string path = cat(bundle, "/", runtime::kManifestName);
   PARTITA_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
@@ -105,36 +132,55 @@ absl::StatusOr<nlohmann::json> read_manifest(const std::string& bundle) {
   return json;
 }
 
+// These programs and all else of `from`, but for the manifest, in a folder that is there.
+absl::Status write_all(const Images& images, const std::string& from, const std::string& folder, bool part) {
+  PARTITA_RETURN_IF_ERROR(copy_rest(from, folder, part));
+  auto write = [&](const char* name, const std::string& image) {
+    return write_file_atomically(cat(folder, "/", name), image, Durable::kNo);
+  };
+  if (!images.evaluation.empty()) PARTITA_RETURN_IF_ERROR(write(runtime::kEvaluationName, images.evaluation));
+  return write(runtime::kImageName, images.training);
+}
+
+absl::Status seal_as(const std::string& from, const std::string& folder) {
+  PARTITA_ASSIGN_OR_RETURN(nlohmann::json manifest, read_manifest(from));
+  manifest.erase("also");  // of the programs alone
+  return runtime::seal_bundle(folder, std::move(manifest));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> disassemble(const std::string& bundle) {
   std::error_code ec;
   Json json = {{"version", kVersion}, {"bundle", fs::weakly_canonical(bundle, ec).string()}};
   PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(bundle));
-  PARTITA_ASSIGN_OR_RETURN(json["programs"], programs_json(*files, runtime::kImageName));
-  if (files->has(runtime::kEvaluationName)) {
-    PARTITA_ASSIGN_OR_RETURN(json["evaluation"], programs_json(*files, runtime::kEvaluationName));
+  PARTITA_RETURN_IF_ERROR(add_programs(*files, json));
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths, runtime::lengths_of(*files));
+  for (const int64_t length : lengths) {
+    if (length == lengths.back() || runtime::length_of(*files) != lengths.back()) continue;
+    PARTITA_ASSIGN_OR_RETURN(const auto part, runtime::open_length(*files, length, nullptr));
+    PARTITA_RETURN_IF_ERROR(add_programs(*part, json["lengths"][cat(length)]));
   }
   return indented(json);
 }
 
 absl::Status assemble(const std::string& file, const std::string& like, const std::string& folder) {
-  PARTITA_ASSIGN_OR_RETURN(const Images images, read_file(file));
-  const std::string& from = like.empty() ? images.bundle : like;
+  std::string origin;
+  PARTITA_ASSIGN_OR_RETURN(const Images images, read_file(file, origin));
+  const std::string& from = like.empty() ? origin : like;
   std::error_code ec;
   if (!fs::exists(cat(from, "/", runtime::kManifestName), ec))
     return absl::NotFoundError(cat("the bundle that ", shown_path(file), " is from is not at ", quote(from, 1000),
                                    "; say where it is with --like"));
   return replace_bundle(folder, [&](const std::string& fresh) -> absl::Status {
-    PARTITA_RETURN_IF_ERROR(copy_rest(from, fresh));
-    auto write = [&](const char* name, const std::string& image) {
-      return write_file_atomically(cat(fresh, "/", name), image, Durable::kNo);
-    };
-    PARTITA_RETURN_IF_ERROR(write(runtime::kImageName, images.training));
-    if (!images.evaluation.empty()) PARTITA_RETURN_IF_ERROR(write(runtime::kEvaluationName, images.evaluation));
-    PARTITA_ASSIGN_OR_RETURN(nlohmann::json manifest, read_manifest(from));
-    manifest.erase("also");  // of the programs alone
-    return runtime::seal_bundle(fresh, std::move(manifest));
+    PARTITA_RETURN_IF_ERROR(write_all(images, from, fresh, /*part=*/false));
+    for (const auto& [length, part] : images.lengths) {
+      const std::string within = cat("/", runtime::kLengthsName, "/", length);
+      fs::create_directories(fresh + within, ec);
+      PARTITA_RETURN_IF_ERROR(write_all(part, from + within, fresh + within, /*part=*/true));
+      PARTITA_RETURN_IF_ERROR(seal_as(from + within, fresh + within));
+    }
+    return seal_as(from, fresh);
   });
 }
 

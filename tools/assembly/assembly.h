@@ -3,7 +3,8 @@
 //   {"version": 1, "bundle": "/home/me/bundle", "programs": [{"model": …, "segments": […], …}], "evaluation": […]}
 //
 // `programs` has one for each stage of a pipeline (program_json.h says how), `evaluation` those of evaluation.partita,
-// where the bundle has one.
+// where the bundle has one. Where its samples have several lengths, `lengths` has for each but the largest, by its
+// number, another object with `programs` and `evaluation`.
 #pragma once
 
 #include <string>

@@ -9,6 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/program/bundle_files.h"
+#include "runtime/program/bundle_plans.h"
 #include "tools/cli/command.h"
 #include "tools/compare/compare.h"
 
@@ -23,13 +24,21 @@ struct Flags {
   runtime::RunFlags run;
 };
 
-absl::StatusOr<ComparedBundle> read_side(const std::string& folder, const runtime::RunFlags& run) {
+absl::StatusOr<ComparedBundle> read_side(const std::string& folder, const runtime::RunFlags& run,
+                                         bool nonfinite = false) {
   PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(folder));
   PARTITA_RETURN_IF_ERROR(files->check(run.threads_of(1), /*weights=*/true));
   ComparedBundle side{.name = quote(folder, 1000), .bundle = {}, .train = {}};
   PARTITA_ASSIGN_OR_RETURN(side.bundle, verifier::read_bundle(*files));
   // Of a run that nobody has ended, to its end.
   PARTITA_ASSIGN_OR_RETURN(side.train, run.steps ? checked_run(*files, run) : run.options(*files));
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths, runtime::lengths_of(*files));
+  if (nonfinite && !lengths.empty())
+    return absl::InvalidArgumentError(
+        cat(side.name,
+            " is for samples of several lengths (bind), a program for each; --nonfinite looks into runs of "
+            "one length"));
+  side.train.lengths.clear();  // the programs of the largest one
   return side;
 }
 
@@ -80,7 +89,7 @@ absl::Status run(Flags& flags) {
     flags.options.first_step = from.step;
   }
   flags.run.only_warn();
-  PARTITA_ASSIGN_OR_RETURN(ComparedBundle a, read_side(flags.a, flags.run));
+  PARTITA_ASSIGN_OR_RETURN(ComparedBundle a, read_side(flags.a, flags.run, flags.options.nonfinite));
   PARTITA_ASSIGN_OR_RETURN(a.train.skipped, skipped_of(flags.skipped));
   std::optional<ComparedBundle> b;
   if (!flags.b.empty()) {

@@ -10,6 +10,7 @@
 #include "runtime/execute/input_stage.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/step_programs.h"
 #include "tools/cli/command.h"
 
 namespace partita {
@@ -59,6 +60,24 @@ absl::Status make_index(const IndexFlags& flags) {
   return absl::OkStatus();
 }
 
+// The samples of a batch, where each has one of several lengths, and that length.
+absl::StatusOr<std::pair<int64_t, std::vector<std::string>>> locate_of_lengths(
+    const std::vector<runtime::LengthPart>& lengths, const runtime::Program& largest, const runtime::DataConfig& data,
+    int64_t batch) {
+  std::vector<std::unique_ptr<runtime::DataSource>> sources;
+  std::vector<const runtime::DataSource*> all;
+  for (size_t k = 0; k < lengths.size(); ++k) {
+    const runtime::Program& program = lengths[k].programs.empty() ? largest : lengths[k].programs.first();
+    PARTITA_ASSIGN_OR_RETURN(sources.emplace_back(),
+                             runtime::DataSource::open(runtime::data_of_length(data, lengths, k),
+                                                       runtime::input_specs(program), lengths[k].samples));
+    all.push_back(sources.back().get());
+  }
+  const runtime::LengthSchedule::Turn turn = runtime::length_schedule(all).at(batch);
+  PARTITA_ASSIGN_OR_RETURN(std::vector<std::string> places, all[turn.length]->locate(turn.batch));
+  return std::pair(lengths[turn.length].length, std::move(places));
+}
+
 absl::Status run(const Flags& flags) {
   PARTITA_RETURN_IF_ERROR(is_of_the_package(flags.bundle));
   if (flags.bundle.empty() || flags.step < 0)
@@ -78,7 +97,7 @@ absl::Status run(const Flags& flags) {
       return absl::InvalidArgumentError(
           cat("step ", flags.step, " is before the checkpoint's, ", from.step, "; name an older one, or none"));
   }
-  int64_t each = program.samples_per_step;
+  int64_t each = program.samples_per_step;  // of the largest, where there are several lengths
   const auto go_on = [&](int64_t step, int64_t position) {
     data.sample_offset = position - step * each;
     order = {data.sample_offset, each, step};
@@ -91,13 +110,19 @@ absl::Status run(const Flags& flags) {
     each = phase.samples;
     go_on(phase.from, order.samples_of(order.batch_of(phase.from)).first);
   }
-  PARTITA_ASSIGN_OR_RETURN(const auto source, runtime::DataSource::open(data, runtime::input_specs(program), each));
   const int64_t batch = order.batch_of(flags.step);
-  PARTITA_ASSIGN_OR_RETURN(const std::vector<std::string> places, source->locate(batch));
   const runtime::SkippedSamples samples = order.samples_of(batch);
-  std::printf("step %lld (counted from 0) takes samples %lld to %lld of the stream\n",
-              static_cast<long long>(flags.step), static_cast<long long>(samples.first),
-              static_cast<long long>(samples.first + samples.count - 1));
+  std::vector<std::string> places;
+  std::string what = cat("samples ", samples.first, " to ", samples.first + samples.count - 1, " of the stream");
+  if (options.lengths.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(const auto source, runtime::DataSource::open(data, runtime::input_specs(program), each));
+    PARTITA_ASSIGN_OR_RETURN(places, source->locate(batch));
+  } else {
+    PARTITA_ASSIGN_OR_RETURN(auto found, locate_of_lengths(options.lengths, program, data, samples.first / each));
+    places = std::move(found.second);
+    what = cat(places.size(), " samples of length ", found.first);
+  }
+  std::printf("step %lld (counted from 0) takes %s\n", static_cast<long long>(flags.step), what.c_str());
   for (size_t k = 0; k < places.size(); ++k) std::printf("  %zu: %s\n", k, places[k].c_str());
   return absl::OkStatus();
 }

@@ -78,6 +78,9 @@ void add_gpt(CLI::App& models, absl::Status& result, bool moe) {
                    "width of the MLP (default: 4 hidden; with a gate 8/3 hidden, rounded up to a multiple of 256)");
   verb->add_option("--vocab", f->spec.vocab)->capture_default_str();
   verb->add_option("--seq", f->spec.sequence)->capture_default_str();
+  if (!moe)
+    verb->add_flag("--any-seq", f->spec.any_sequence,
+                   "leave the length open: a symbolic dimension \"sequence\", to be bound up to --seq");
   verb->add_flag("--gated-mlp,!--no-gated-mlp", f->spec.gated_mlp,
                  "SiLU gate, as in Llama (default: GELU without a gate)");
   verb->add_flag("--bias,!--no-bias", f->spec.bias, "biases in linear layers and layer norms (default: yes)");

@@ -201,6 +201,12 @@ absl::StatusOr<Plan> run(const Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<Planning> p, prepare_plan(request));
   if (!flags.quiet) {
     for (const std::string& w : p->warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+    if (const LengthsRecipe& lengths = p->recipe.lengths; !lengths.extents.empty())
+      std::fprintf(
+          stderr,
+          "note: the plan is for samples of length %lld, the largest of bind.%s; steps of shorter ones take as "
+          "many positions, in the same layout\n",
+          static_cast<long long>(lengths.extents.back()), lengths.dimension.c_str());
   }
   if (terminal) std::fprintf(stderr, "searching …          \r");
   std::optional<CostModel> model(std::in_place, p->problem);

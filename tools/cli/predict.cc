@@ -39,7 +39,9 @@ struct PredictFlags {
   }
   absl::StatusOr<Recipe> recipe() const {
     if (train_file.empty() && sets.empty()) return Recipe{};
-    return load_recipe(train_file, sets);
+    PARTITA_ASSIGN_OR_RETURN(Recipe recipe, load_recipe(train_file, sets));
+    for (LossRecipe& loss : recipe.loss) loss.teacher.clear();  // what is asked for is of the model alone
+    return recipe;
   }
 };
 

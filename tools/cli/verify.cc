@@ -137,10 +137,33 @@ absl::Status verify_batches(Flags& flags, const runtime::BundleFiles& plan, cons
   return absl::OkStatus();
 }
 
+// Proves those for its samples of other lengths.
+absl::Status verify_lengths(Flags& flags, const runtime::BundleFiles& plan, const verifier::Bundle& largest) {
+  PARTITA_ASSIGN_OR_RETURN(std::vector<int64_t> lengths, runtime::lengths_of(plan));
+  if (!lengths.empty() && runtime::length_of(plan) != lengths.back())
+    return absl::AbortedError(cat(runtime::kManifestName, ": length: expected the largest, ", lengths.back(),
+                                  ", found ", runtime::length_of(plan)));
+  if (!lengths.empty()) lengths.pop_back();
+  for (const int64_t length : lengths) {
+    const std::string name = cat("the part for samples of length ", length);
+    PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::open_length(plan, length, nullptr));
+    if (!flags.quiet) std::printf("%s:\n", name.c_str());
+    const absl::StatusOr<verifier::Bundle> part = verify_plan(flags, *files, nullptr);
+    PARTITA_RETURN_IF_ERROR(with_context(part.status(), name));
+    PARTITA_RETURN_IF_ERROR(with_context(verifier::check_length(largest, *part, length), name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status verify_parts(Flags& flags, const runtime::BundleFiles& plan, const verifier::Bundle& last) {
+  PARTITA_RETURN_IF_ERROR(verify_batches(flags, plan, last));
+  return verify_lengths(flags, plan, last);
+}
+
 absl::Status verify(Flags& flags) {
   PARTITA_ASSIGN_OR_RETURN(const auto files, runtime::BundleFiles::open_unproved(flags.bundle));
   PARTITA_ASSIGN_OR_RETURN(const verifier::Bundle first, verify_plan(flags, *files, nullptr));
-  PARTITA_RETURN_IF_ERROR(verify_batches(flags, *files, first));
+  PARTITA_RETURN_IF_ERROR(verify_parts(flags, *files, first));
   for (const int64_t ranks : runtime::plans_of(*files)) {
     if (ranks == runtime::ranks_of(*files)) continue;
     const std::string name = cat("the plan for ", ranks, ranks == 1 ? " rank" : " ranks");
@@ -148,7 +171,7 @@ absl::Status verify(Flags& flags) {
     if (!flags.quiet) std::printf("%s:\n", name.c_str());
     const absl::StatusOr<verifier::Bundle> proved = verify_plan(flags, *plan, &first);
     PARTITA_RETURN_IF_ERROR(with_context(proved.status(), name));
-    PARTITA_RETURN_IF_ERROR(with_context(verify_batches(flags, *plan, *proved), name));
+    PARTITA_RETURN_IF_ERROR(with_context(verify_parts(flags, *plan, *proved), name));
   }
   return absl::OkStatus();
 }
@@ -159,7 +182,7 @@ absl::StatusOr<runtime::TrainOptions> checked_run(const runtime::BundleFiles& bu
   if (!flags.steps) flags.steps = 2;
   flags.only_warn();  // what is not finite is compared as well
   auto options = flags.options(bundle);
-  if (options.ok()) options->ramp.clear();  // the programs that are proved, whatever the run begins with
+  if (options.ok()) options->ramp.clear(), options->lengths.clear();  // the programs that are proved
   if (options.ok() || options.status().code() != absl::StatusCode::kInvalidArgument || !flags.data.empty())
     return options;
   flags.data = "synthetic";
@@ -167,7 +190,7 @@ absl::StatusOr<runtime::TrainOptions> checked_run(const runtime::BundleFiles& bu
   made.data = {.kind = DataKind::kSynthetic, .seed = made.data.seed, .epochs = 0};
   made.evaluate.data = made.data;
   if (made.evaluate.batches < 0) made.evaluate.batches = 1;
-  made.ramp.clear();
+  made.ramp.clear(), made.lengths.clear();
   return made;
 }
 

@@ -9,8 +9,10 @@
 #include "base/status.h"
 #include "codegen/prepare/code_passes.h"
 #include "ir/graph/dependence.h"
+#include "ir/recipe/lengths.h"
 #include "partitioner/communicate/state_gathers.h"
 #include "partitioner/localize_stages.h"
+#include "passes/forward/join_teacher.h"
 #include "passes/pipeline.h"
 #include "runtime/program/placement.h"
 #include "tools/flow/bound_inputs.h"
@@ -70,16 +72,25 @@ int64_t weight_elements(const Graph& graph) {
   return count;
 }
 
-// Outputs that no loss is made of.
+// Outputs that no loss and no metric is made of.
 std::vector<std::string> unused_outputs(const ImportedModel& model, const Recipe& recipe) {
   const std::vector<GraphOutput>& outputs = model.graph.outputs;
-  std::string used = model.training && !model.training->loss.empty() ? model.training->loss
-                     : recipe.loss                                   ? recipe.loss->output
-                                                                     : "";
-  if (used.empty() && !outputs.empty()) used = outputs[0].name;
+  std::set<std::string> used;
+  if (model.training && !model.training->loss.empty()) {
+    used.insert(model.training->loss);
+  } else {
+    for (const LossRecipe& loss : recipe.loss) {
+      used.insert(loss.output);
+      for (const std::string& other : {loss.with, loss.logit_scale}) {
+        if (!other.empty()) used.insert(other);
+      }
+    }
+  }
+  for (const auto& [name, metric] : recipe.metrics) used.insert(metric.output);
+  if (!outputs.empty() && (used.empty() || used.contains(""))) used.insert(outputs[0].name);
   std::vector<std::string> names;
   for (const GraphOutput& o : outputs) {
-    if (o.name != used) names.push_back(o.name);
+    if (!used.contains(o.name) && !is_of_teacher(o.name)) names.push_back(o.name);
   }
   return names;
 }
@@ -166,7 +177,9 @@ std::vector<std::vector<int64_t>> places(const runtime::Program& p, size_t stage
 }
 
 // That each rank has the same part of each state under both, so that one goes on with the other's.
-absl::Status check_same_states(const Compiled& first, const Compiled& other) {
+// `what` takes other steps; `advice`: what makes it alike.
+absl::Status check_same_states(const Compiled& first, const Compiled& other, const std::string& what,
+                               const std::string& advice) {
   for (size_t stage = 0; stage < first.programs.size(); ++stage) {
     const runtime::Program &mine = first.programs[stage], &theirs = other.programs[stage];
     for (const runtime::ProgramState& s : theirs.states) {
@@ -176,11 +189,31 @@ absl::Status check_same_states(const Compiled& first, const Compiled& other) {
       if (at != mine.states.end() && at->operand.dtype == s.operand.dtype &&
           places(mine, stage, *at) == places(theirs, stage, s))
         continue;
-      return absl::InvalidArgumentError(cat("batch.global: ranks that take ", other.samples,
+      return absl::InvalidArgumentError(cat(what, ": ranks that take ", other.samples,
                                             " samples a step would have other parts of ", quote(s.name),
-                                            " than those that take ", first.samples,
-                                            "; say batch.micro, or numbers of samples that the ranks divide alike"));
+                                            " than those that take ", first.samples, "; ", advice));
     }
+  }
+  return absl::OkStatus();
+}
+
+// The programs for the shorter samples, on the states of `compiled`.
+absl::Status compile_lengths(const CompileRequest& request, Compiled& compiled) {
+  const LengthsRecipe& lengths = request.recipe.lengths;
+  if (lengths.extents.empty() || compiled.stopped) return absl::OkStatus();
+  compiled.length = lengths.extents.back();
+  for (int64_t length : lengths.extents) {
+    if (length == compiled.length) continue;
+    CompileRequest other = request;
+    PARTITA_ASSIGN_OR_RETURN(other.recipe, recipe_of_length(request.recipe, compiled.samples, length));
+    other.passes = {};
+    auto made = compile_batch(other);
+    const std::string what = cat("bind.", lengths.dimension, " ", length);
+    if (!made.ok()) return with_context(made.status(), what);
+    PARTITA_RETURN_IF_ERROR(check_same_states(
+        compiled, *made, what, "leave this length out, or pin how it lies (pin: {NAME: {dim0: }} keeps it whole)"));
+    made->length = length;
+    compiled.lengths.push_back(*std::move(made));
   }
   return absl::OkStatus();
 }
@@ -189,6 +222,7 @@ absl::Status check_same_states(const Compiled& first, const Compiled& other) {
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
   PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_batch(request));
+  PARTITA_RETURN_IF_ERROR(compile_lengths(request, compiled));
   std::set<int64_t> known = {compiled.samples};
   for (const BatchPhase& phase : request.recipe.batch.ramp) {
     if (compiled.stopped || !known.insert(phase.samples).second) continue;
@@ -197,7 +231,8 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     other.passes = {};
     auto batch = compile_batch(other);
     if (!batch.ok()) return with_context(batch.status(), cat("batch.global from step ", phase.from));
-    PARTITA_RETURN_IF_ERROR(check_same_states(compiled, *batch));
+    PARTITA_RETURN_IF_ERROR(check_same_states(compiled, *batch, "batch.global",
+                                              "say batch.micro, or numbers of samples that the ranks divide alike"));
     compiled.batches.push_back(*std::move(batch));
   }
   return compiled;

@@ -46,6 +46,8 @@ struct Compiled {
   std::vector<ProgramClaims> claims;       // what the programs' steps say that they compute, likewise
   CompiledEvaluation evaluation;
   std::vector<Compiled> batches;  // where the global batch changes: for its other numbers of samples
+  std::vector<Compiled> lengths;  // where samples have several lengths: for the others; this is for the largest
+  int64_t length = 0;             // of this one's samples, where there are several
   nlohmann::json run;             // what a run goes by besides the programs: run_settings() of the recipe
   nlohmann::json plan;            // as in the request
   std::vector<InitialTensor> weights;
@@ -69,8 +71,8 @@ struct Compiled {
   int64_t gathered_bytes = 0;     // of parameters that a rank stores in parts, at hand at once at most
 };
 
-// Where the recipe's global batch changes, also for the numbers of samples before the last. InvalidArgument where their
-// ranks would hold a state in other ways.
+// Where the recipe's global batch changes, also for the numbers of samples before the last, and where samples have
+// several lengths, also for the shorter ones. InvalidArgument where their ranks would hold a state in other ways.
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
 
 }  // namespace partita

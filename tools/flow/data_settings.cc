@@ -10,7 +10,9 @@ namespace {
 // as its target is compared as it is, whatever else the graph does with it.
 std::vector<std::string> shifted_labels(const Recipe& recipe, const Graph& graph) {
   std::vector<std::string> names = shifted_inputs(graph);
-  if (recipe.loss && recipe.loss->kind != LossKind::kOutput) std::erase(names, recipe.loss->target);
+  for (const LossRecipe& loss : recipe.loss) {
+    if (loss.kind != LossKind::kOutput) std::erase(names, loss.target);
+  }
   return names;
 }
 
@@ -41,6 +43,7 @@ nlohmann::json run_settings(const Recipe& recipe, const Graph& training) {
   if (recipe.reproducible) run["reproducible"] = *recipe.reproducible;
   if (!(recipe.run == RunRecipe{})) run["run"] = fault_settings(recipe.run);
   for (const BatchPhase& phase : recipe.batch.ramp) run["ramp"].push_back({phase.from, phase.samples});
+  if (!recipe.lengths.extents.empty()) run["lengths"] = {{recipe.lengths.dimension, recipe.lengths.extents}};
   if (recipe.evaluate) {
     run["evaluate"] = {{"every", recipe.evaluate->every},
                        {"batches", recipe.evaluate->batches.value_or(-1)},
@@ -66,6 +69,7 @@ runtime::DataConfig data_settings(const DataRecipe& d, uint64_t seed, const std:
   out.end_of_document = d.end_of_document;
   out.pad_token = d.pad_token;
   out.ignore_label = d.ignore_label;
+  out.lengths = d.lengths;
   out.images = d.images;
   out.workers = d.workers.value_or(0);
   std::vector<runtime::WeightedSource> sources;

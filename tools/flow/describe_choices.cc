@@ -73,6 +73,9 @@ std::string describe_training(const Compiled& c) {
   for (const BatchPhase& phase : r.batch.ramp)
     append(text, &phase == r.batch.ramp.data() ? "\nbatch: " : ", ", phase.samples,
            phase.from == 0 ? " samples a step" : cat(" from step ", phase.from, " on"));
+  for (const Compiled& part : c.lengths)
+    append(text, &part == c.lengths.data() ? "\nsamples a step: " : ", ", part.samples, " of length ", part.length);
+  if (c.length > 0) append(text, ", ", c.samples, " of length ", c.length);
   text += fmt::format("\n{} rank{}: {}; {:.1f} MB of state and {:.1f} MB of working memory each\n", c.ranks,
                       c.ranks == 1 ? "" : "s", c.layout, static_cast<double>(state) / 1e6,
                       static_cast<double>(working) / 1e6);

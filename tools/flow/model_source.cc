@@ -1,14 +1,17 @@
 #include "tools/flow/model_source.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/cat.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "partitioner/layout/batch_plan.h"
 #include "partitioner/prepare/moe_capacity.h"
 #include "partitioner/prepare/resize_dimensions.h"
 #include "partitioner/stages/separable_samples.h"
 #include "passes/forward/attach_loss.h"
+#include "passes/forward/join_teacher.h"
 
 namespace partita {
 
@@ -26,6 +29,39 @@ ImportOptions import_options(const Recipe& recipe) {
   return o;
 }
 
+namespace {
+
+// The teacher that a loss of the recipe names, beside the model: as for inference, and frozen. The losses of a recipe
+// have one teacher between them.
+absl::Status add_teacher(const Recipe& recipe, std::optional<int64_t> batch, ImportedModel& model) {
+  std::string path;
+  std::set<std::string> outputs;
+  for (const LossRecipe& loss : recipe.loss) {
+    if (!path.empty() && !loss.teacher.empty() && loss.teacher != path)
+      return absl::InvalidArgumentError(cat("loss.teacher: expected one teacher of all losses, found ",
+                                            quote(path, 200), " and ", quote(loss.teacher, 200)));
+    if (loss.teacher.empty()) continue;
+    path = loss.teacher;
+    const bool one = loss.output.empty() && !model.graph.outputs.empty();
+    outputs.insert(!loss.teacher_output.empty() ? loss.teacher_output
+                   : one                        ? model.graph.outputs[0].name
+                                                : loss.output);
+  }
+  if (path.empty()) return absl::OkStatus();
+  ImportOptions options;
+  options.bind = recipe.bind;
+  options.batch = batch;
+  options.frozen = {"*"};
+  options.training = false;
+  auto teacher = import_onnx(path, options);
+  if (!teacher.ok()) return with_context(teacher.status(), "loss.teacher");
+  PARTITA_ASSIGN_OR_RETURN(model.graph, join_teacher(model.graph, std::move(teacher->graph), outputs));
+  for (const std::string& warning : teacher->warnings) model.warnings.push_back(cat("loss.teacher: ", warning));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<const ImportedModel>> ModelSource::import(std::optional<int64_t> batch, bool training) {
   for (const Import& known : imports_) {
     const bool same_batch = known.batch == batch || !known.model->info.any_batch;
@@ -35,6 +71,7 @@ absl::StatusOr<std::shared_ptr<const ImportedModel>> ModelSource::import(std::op
   options.batch = batch;
   options.training = training;
   PARTITA_ASSIGN_OR_RETURN(ImportedModel model, import_onnx(path_, options));
+  PARTITA_RETURN_IF_ERROR(add_teacher(recipe_, batch, model));
   if (recipe_.semantics.moe_dropless) PARTITA_RETURN_IF_ERROR(check_dropless(model.graph));
   if (recipe_.semantics.moe) {
     PARTITA_ASSIGN_OR_RETURN(model.graph, set_moe_capacity(model.graph, *recipe_.semantics.moe));

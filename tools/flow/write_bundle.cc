@@ -65,6 +65,7 @@ nlohmann::json manifest(const Compiled& compiled) {
   nlohmann::json all = verifier::derived_manifest(programs, compiled.serial);
   all.update(compiled.run);
   all["form"] = to_json(compiled.form);
+  if (compiled.length > 0) all["length"] = compiled.length;
   add_choices(compiled, all);
   all["warnings"] = compiled.warnings;
   if (!compiled.plan.is_null()) all["plan"] = compiled.plan;
@@ -139,10 +140,12 @@ absl::Status write_all_programs(const Compiled& compiled, const std::string& fol
 
 absl::Status write_within(const Compiled& compiled, const std::string& bundle, const std::string& name);
 
-// A ramp's programs for other numbers of samples.
-absl::Status write_batches(const Compiled& compiled, const std::string& folder) {
+// The programs for steps of other numbers of samples, or of other lengths.
+absl::Status write_parts(const Compiled& compiled, const std::string& folder) {
   for (const Compiled& other : compiled.batches)
     PARTITA_RETURN_IF_ERROR(write_within(other, folder, cat(runtime::kBatchesName, "/", other.samples)));
+  for (const Compiled& other : compiled.lengths)
+    PARTITA_RETURN_IF_ERROR(write_within(other, folder, cat(runtime::kLengthsName, "/", other.length)));
   return absl::OkStatus();
 }
 
@@ -151,7 +154,7 @@ absl::Status write_files(const Compiled& compiled, const std::string& runner, co
   PARTITA_RETURN_IF_ERROR(write_all_programs(compiled, folder));
   PARTITA_RETURN_IF_ERROR(with_context(write_weights(compiled.weights, cat(folder, "/", runtime::kInitialName)),
                                        quote(compiled.programs.front().model, 200)));
-  PARTITA_RETURN_IF_ERROR(write_batches(compiled, folder));
+  PARTITA_RETURN_IF_ERROR(write_parts(compiled, folder));
   PARTITA_RETURN_IF_ERROR(copy_runner(runner, cat(folder, "/", runtime::kRankName)));
   return copy_libraries(runner, cat(folder, "/", runtime::kLibrariesName));
 }
@@ -166,7 +169,7 @@ absl::Status write_within(const Compiled& compiled, const std::string& bundle, c
   if (!ec) fs::create_symlink(fs::path("../..") / runtime::kInitialName, weights, ec);
   if (ec) return absl::InvalidArgumentError(cat("cannot write ", quote(weights.string()), ": ", ec.message()));
   PARTITA_RETURN_IF_ERROR(write_all_programs(compiled, folder));
-  PARTITA_RETURN_IF_ERROR(write_batches(compiled, folder));
+  PARTITA_RETURN_IF_ERROR(write_parts(compiled, folder));
   return runtime::seal_bundle(folder, manifest(compiled));
 }
 

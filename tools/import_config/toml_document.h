@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "ir/recipe/yaml_document.h"
+#include "ir/yaml/yaml_document.h"
 
 namespace partita {
 

@@ -70,9 +70,10 @@ absl::StatusOr<ForwardProgram> compile_prediction(ModelSource& source, int64_t s
   if (exported != samples) {
     PARTITA_ASSIGN_OR_RETURN(model, source.resized(model, samples));
   }
-  const auto& loss = source.recipe().loss;
-  if (values.empty() && loss && loss->kind != LossKind::kOutput)
-    values = {loss->output.empty() ? model->graph.outputs[0].name : loss->output};
+  for (const LossRecipe& loss : source.recipe().loss) {
+    if (values.empty() && loss.kind != LossKind::kOutput)
+      values = {loss.output.empty() ? model->graph.outputs[0].name : loss.output};
+  }
   Graph graph = model->graph;
   if (!values.empty()) {
     PARTITA_ASSIGN_OR_RETURN(graph, handing_out(std::move(graph), values));

@@ -10,11 +10,13 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "ir/recipe/lengths.h"
 #include "ir/recipe/read_recipe.h"
 #include "ir/text/print.h"
 #include "partitioner/layout/batch_plan.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/program/bundle_names.h"
+#include "runtime/program/bundle_plans.h"
 #include "tools/flow/data_settings.h"
 #include "tools/flow/evaluation.h"
 #include "tools/flow/training_graph.h"
@@ -91,6 +93,17 @@ absl::Status compare_runs(const Json& expected, const Json& found) {
   for (const auto& [path, value] : found.items()) {
     if (!expected.contains(path)) return differs(key_of(path), "expected no such key, found ", value.dump());
   }
+  return absl::OkStatus();
+}
+
+// The recipe of the steps that the bundle is for, where there are steps of several lengths.
+absl::Status take_length(int64_t length, int64_t samples, Recipe& recipe) {
+  const std::vector<int64_t>& known = recipe.lengths.extents;
+  if (known.empty() || length == known.back()) return absl::OkStatus();
+  if (std::find(known.begin(), known.end(), length) == known.end())
+    return differs("length", "expected one of the recipe's, found ", length);
+  PARTITA_ASSIGN_OR_RETURN(
+      recipe, recipe_of_length(recipe, recipe.batch.global.value_or(samples * length / known.back()), length));
   return absl::OkStatus();
 }
 
@@ -199,6 +212,7 @@ absl::StatusOr<Json> check_sources(const Sources& sources, const runtime::Bundle
   }
   if (sources.precision) recipe.precision = *sources.precision;
   PARTITA_ASSIGN_OR_RETURN(const SerialForm form, form_from_json(files.manifest().value("form", Json())));
+  PARTITA_RETURN_IF_ERROR(take_length(runtime::length_of(files), bundle.samples, recipe));
   ModelSource source(sources.model, recipe);
   PARTITA_RETURN_IF_ERROR(take_batch(form, bundle.samples, recipe));
   PARTITA_ASSIGN_OR_RETURN(const auto exported, source.import(form.bound_batch));

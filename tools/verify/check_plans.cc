@@ -1,5 +1,6 @@
 #include "tools/verify/check_plans.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>
@@ -124,6 +125,37 @@ absl::Status check_same_states(const ProgramSet& first, const ProgramSet& other)
   for (const auto& [name, what] : expected) {
     if (!found.contains(name)) return differs("expected state ", quote(name, 200), ", found none");
   }
+  return absl::OkStatus();
+}
+
+absl::Status check_length(const ProgramSet& first, const ProgramSet& other, int64_t length) {
+  PARTITA_RETURN_IF_ERROR(check_same_states(first, other));
+  const nlohmann::json& said = first.run.value("lengths", nlohmann::json::object());
+  if (!said.is_object() || said.size() != 1 || !said.begin()->is_array() || said.begin()->empty())
+    return differs("lengths: expected those of one dimension, found ", said.dump());
+  const int64_t largest = said.begin()->back().get<int64_t>();
+  if (other.samples * length != first.samples * largest)
+    return differs("expected as many positions a step as ", first.samples, " samples of length ", largest, ", found ",
+                   other.samples, " of ", length);
+  if (first.serial.inputs.size() != other.serial.inputs.size())
+    return differs("expected ", first.serial.inputs.size(), " inputs, found ", other.serial.inputs.size());
+  bool any = false;
+  for (size_t k = 0; k < first.serial.inputs.size(); ++k) {
+    const GraphInput &mine = first.serial.inputs[k], &theirs = other.serial.inputs[k];
+    TensorType expected = first.serial.type(mine.value);
+    const TensorType& found = other.serial.type(theirs.value);
+    for (size_t d = 0; d < std::min(expected.shape.size(), found.shape.size()); ++d) {
+      const bool batch = d == 0 && mine.kind == InputKind::kData;  // in runs that may be of another size
+      const bool bound = d > 0 && expected.shape[d] == largest && found.shape[d] == length;
+      if (batch || bound) expected.shape[d] = found.shape[d];
+      any = any || bound;
+    }
+    if (mine.name != theirs.name || mine.kind != theirs.kind || expected != found)
+      return differs("expected input ", quote(mine.name, 200), " of ", to_string(first.serial.type(mine.value)),
+                     " with length ", length, " for ", largest, ", found ", quote(theirs.name, 200), " of ",
+                     to_string(found));
+  }
+  if (!any) return differs("expected an input of length ", length, ", found none");
   return absl::OkStatus();
 }
 

@@ -1,5 +1,5 @@
-// A bundle may have plans for several numbers of ranks, and programs for several numbers of samples: whether they train
-// alike.
+// A bundle may have plans for several numbers of ranks, and programs for several numbers of samples or for samples of
+// several lengths: whether they train alike.
 #pragma once
 
 #include "absl/status/status.h"
@@ -17,5 +17,9 @@ absl::Status check_same_training(const Bundle& first, const Bundle& other);
 // That `other`, which takes another number of samples a step, goes on with the states of `first` and by the same
 // settings: the steps of one run take one or the other. Aborted with the first that differs.
 absl::Status check_same_states(const ProgramSet& first, const ProgramSet& other);
+
+// That `other` is besides for samples of `length`, where those of `first` have the largest of the lengths that it
+// names, as many positions a step, and for nothing else. Aborted likewise.
+absl::Status check_length(const ProgramSet& first, const ProgramSet& other, int64_t length);
 
 }  // namespace partita::verifier

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "base/text_file.h"
 #include "fmt/format.h"
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 #include "partitioner/planner/cluster/quantity.h"
 
 namespace partita {

@@ -5,7 +5,7 @@
 
 #include "base/cat.h"
 #include "base/quote.h"
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 #include "partitioner/planner/cluster/quantity.h"
 
 namespace partita {

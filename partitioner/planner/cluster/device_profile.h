@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "ir/recipe/recipe.h"
-#include "ir/recipe/yaml_document.h"
+#include "ir/yaml/yaml_document.h"
 #include "partitioner/planner/cluster/failure_rates.h"
 
 namespace partita {

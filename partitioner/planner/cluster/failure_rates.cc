@@ -1,6 +1,6 @@
 #include "partitioner/planner/cluster/failure_rates.h"
 
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 #include "partitioner/planner/cluster/quantity.h"
 
 namespace partita {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 
 namespace partita {
 

@@ -18,6 +18,15 @@ int64_t SampleOrder::sample_at(uint64_t epoch, int64_t at) const {
 }
 
 SampleOrder::Run SampleOrder::find(int64_t position, int64_t count) const {
+  if (together_ == 1) return find_whole(position, count);
+  const int64_t begin = position % together_;
+  Run run = find_whole(position / together_, (begin + count - 1) / together_ + 1);
+  run.sample = run.sample * together_ + begin;
+  run.count = std::min(run.count * together_ - begin, count);
+  return run;
+}
+
+SampleOrder::Run SampleOrder::find_whole(int64_t position, int64_t count) const {
   const int64_t at = position % samples_;
   Run run{static_cast<uint64_t>(position / samples_), at, std::min(count, samples_ - at)};
   if (!shuffle_ || (samples_ == INT64_MAX && window_ == 0)) return run;

@@ -58,7 +58,7 @@ TEST_F(Overrides, ARecipeOverADeepSpeedConfiguration) {
       "deepspeed: ds_config.json\nloss: {kind: cross_entropy}\noptimizer: {lr: 0.003}\n"
       "schedule: {kind: linear, warmup: 10, total: 100}\n",
       {"seed=3"});
-  EXPECT_EQ(r.loss->kind, LossKind::kCrossEntropy);
+  EXPECT_EQ(r.loss.at(0).kind, LossKind::kCrossEntropy);
   EXPECT_EQ(r.optimizer->lr, 0.003);
   EXPECT_EQ(r.optimizer->weight_decay, 0.1);
   EXPECT_EQ(r.schedule.total, 100);

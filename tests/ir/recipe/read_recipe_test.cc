@@ -71,7 +71,7 @@ pin:
   "layers.*.mlp.up": {out: tensor, in: }
   "embed*": {vocab: [data, tensor]}
 )");
-  EXPECT_EQ(recipe.loss, (LossRecipe{LossKind::kCrossEntropy, "logits", "labels", -1, Reduction::kSum}));
+  EXPECT_EQ(recipe.loss, (std::vector{LossRecipe{LossKind::kCrossEntropy, "logits", "labels", -1, Reduction::kSum}}));
   EXPECT_EQ(recipe.optimizer->lr, 3e-4);
   EXPECT_EQ(recipe.optimizer->betas, (std::array<double, 2>{0.9, 0.95}));
   EXPECT_EQ(recipe.optimizer->no_decay, (std::vector<std::string>{"*.bias", "123"}));
@@ -149,7 +149,7 @@ TEST(ParseRecipe_Accepted, Table) {
   EXPECT_EQ(parsed_recipe("semantics: {moe: {capacity_factor: 1.25}}").semantics.moe->factor, 1.25);
   EXPECT_EQ(parsed_recipe("optimizer: {lr: 0.1, kind: momentum}").optimizer->momentum, 0.9);
   EXPECT_EQ(parsed_recipe("optimizer: {kind: sgd, nesterov: true, momentum: 0.5}").optimizer->nesterov, true);
-  EXPECT_EQ(parsed_recipe("loss: {kind: mse}").loss->target, "target");
+  EXPECT_EQ(parsed_recipe("loss: {kind: mse}").loss.at(0).target, "target");
   EXPECT_EQ(parsed_recipe("trainable: &names [a, b]\nfrozen: *names").frozen, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(parsed_recipe("{\"seed\": 3, \"batch\": {\"global\": 4}}").batch.global, 4);
   EXPECT_EQ(parsed_recipe("bind: {12: 4, \"null\": 1}").bind.size(), 2u);
@@ -194,7 +194,8 @@ TEST(ParseRecipe_Refused, Table) {
       {"kernels: {attention: flush}",
        "t:1:22: kernels.attention: expected one of auto, cudnn, own, math, found 'flush'"},
       {"zzz: 1",
-       "t:1:1: unknown key 'zzz'; the known keys are loss, optimizer, schedule, batch, bind, precision, loss_scale, "
+       "t:1:1: unknown key 'zzz'; the known keys are loss, metrics, optimizer, schedule, batch, bind, precision, "
+       "loss_scale, "
        "clip_grad_norm, clip_grad_value, ema, recompute, kernels, trainable, frozen, seed, "
        "init, data, evaluate, semantics, compress, reproducible, run, pin, names"},
       {"run: {on_nan: skip}", "t:1:7: run: unknown key 'on_nan'; the known keys are on_nonfinite, loss_spike, timeout"},

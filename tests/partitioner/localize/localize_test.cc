@@ -80,7 +80,7 @@ Graph table_in_parts() {
 
 Graph training_graph(int64_t micro_batches, bool accumulate, const Graph& forward) {
   PassContext context;
-  context.recipe.loss = LossRecipe{.kind = LossKind::kCrossEntropy, .output = "logits", .ignore_index = 3};
+  context.recipe.loss = {LossRecipe{.kind = LossKind::kCrossEntropy, .output = "logits", .ignore_index = 3}};
   context.recipe.optimizer = default_optimizer(OptimizerKind::kAdamW);
   context.recipe.clip_grad_norm = 0.5;
   context.micro_batches = micro_batches;

@@ -58,7 +58,7 @@ struct Options {
 
 Graph training_graph(int64_t samples, const Options& o) {
   PassContext context;
-  context.recipe.loss = LossRecipe{.kind = LossKind::kCrossEntropy, .output = "logits"};
+  context.recipe.loss = {LossRecipe{.kind = LossKind::kCrossEntropy, .output = "logits"}};
   context.recipe.optimizer = default_optimizer(OptimizerKind::kSgd);
   context.recipe.semantics.batch_norm = o.statistics;
   context.micro_batches = o.micro_batches;

@@ -41,7 +41,7 @@ Graph training_graph(Heads heads) {
   x = g.add(g.reshape(x, {heads.batch * s, d}), g.matmul(a, parameter("out", {d, d})));
   g.output("logits", g.reshape(g.matmul(x, parameter("head", {d, 7})), {heads.batch, s, 7}));
   PassContext context;
-  context.recipe.loss = LossRecipe{.kind = LossKind::kCrossEntropy, .output = "logits"};
+  context.recipe.loss = {LossRecipe{.kind = LossKind::kCrossEntropy, .output = "logits"}};
   context.recipe.optimizer = default_optimizer(OptimizerKind::kSgd);
   context.keep_gradients = true;
   Graph graph = *attach_loss(std::move(g).finish(), context);

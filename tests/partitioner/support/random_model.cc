@@ -191,7 +191,7 @@ Graph training_graph(const RandomModel& model) {
   LossRecipe loss{.kind = LossKind::kCrossEntropy, .output = "logits"};
   if (model.mask) loss.ignore_index = 3;
   if (model.squared) loss.kind = LossKind::kMse;
-  context.recipe.loss = loss;
+  context.recipe.loss = {loss};
   context.recipe.optimizer = default_optimizer(kOptimizers[model.optimizer]);
   context.recipe.optimizer->lr = 0.01;
   context.recipe.optimizer->eps = 1e-3;  // with a small one the first step is the gradient's sign: rounding decides it

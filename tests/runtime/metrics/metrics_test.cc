@@ -90,8 +90,8 @@ TEST(Csv, OneHeaderAlsoAfterResuming) {
   EXPECT_EQ(text[0],
             "step,loss,lr,grad_norm,seconds,samples_per_second,tokens_per_second,flops_per_second,mfu,dollars,"
             "input_stall_seconds,communication_stall_seconds,checkpoint_stall_seconds,memory_bytes,"
-            "loss_scale,evaluation_loss,skipped");
-  EXPECT_EQ(text[1], "11,0.3333333333333333,0.001,2.5,0.25,,123456,,0.41,,0.025,,,3221225472,,,0");
+            "loss_scale,evaluation_loss,length,padding,skipped");
+  EXPECT_EQ(text[1], "11,0.3333333333333333,0.001,2.5,0.25,,123456,,0.41,,0.025,,,3221225472,,,,,0");
   EXPECT_EQ(text[1], text[2]);
 }
 

@@ -16,11 +16,11 @@ namespace {
 using Json = nlohmann::json;
 
 // What no run reads: it is there for people and reports.
-const std::set<std::string> kTold = {
-    "warnings", "schedule", "equal_to_serial", "weight_versions", "semantics", "gathered_bytes", "compress", "gpu_code",
-    "form",     "plan"};
+const std::set<std::string> kTold = {"warnings",  "schedule",       "equal_to_serial", "weight_versions",
+                                     "semantics", "gathered_bytes", "compress",        "gpu_code",
+                                     "form",      "plan",           "length"};
 // What a run goes by besides the programs, as above the serial graph.
-const std::set<std::string> kOfRun = {"data", "seed", "evaluate", "reproducible", "run", "ramp"};
+const std::set<std::string> kOfRun = {"data", "seed", "evaluate", "reproducible", "run", "ramp", "lengths"};
 
 int64_t trained_elements(const Graph& graph) {
   int64_t count = 0;

@@ -1,4 +1,4 @@
-#include "ir/recipe/yaml_document.h"
+#include "ir/yaml/yaml_document.h"
 
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>

@@ -1,4 +1,4 @@
-#include "ir/recipe/yaml_fields.h"
+#include "ir/yaml/yaml_fields.h"
 
 #include <algorithm>
 #include <charconv>

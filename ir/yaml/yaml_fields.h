@@ -16,7 +16,7 @@
 #include "base/cat.h"
 #include "base/enum_names.h"
 #include "base/status.h"
-#include "ir/recipe/yaml_document.h"
+#include "ir/yaml/yaml_document.h"
 
 namespace partita {
 
