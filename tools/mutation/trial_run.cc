@@ -36,6 +36,7 @@ class Numbers : public runtime::MetricsSink {
     append(text, "step ", m.step, m.skipped ? " skipped" : "");
     for (const auto& number : {m.loss, m.lr, m.grad_norm, m.loss_scale, m.evaluation_loss})
       append(text, " ", number ? cat(*number) : "-");
+    for (const auto& [name, number] : m.named) append(text, " ", name, " ", number ? cat(*number) : "-");
     text += "\n";
     return absl::OkStatus();
   }

@@ -189,6 +189,15 @@ SerialRun NumericRuns::by_reference(const Runs& runs) const {
     for (const std::string& name : runs.first.names()) {
       if (!values.count(name)) values.emplace(name, runs.first.tensor(name));
     }
+    if (train_.initial != nullptr) {  // what is frozen, a run does not save
+      for (const runtime::SafetensorsEntry& e : train_.initial->entries()) {
+        if (values.count(e.name)) continue;
+        const TensorType type{e.dtype, e.shape};
+        std::vector<std::byte> bytes(static_cast<size_t>(byte_size(type)));
+        PARTITA_RETURN_IF_ERROR(train_.initial->read(e.name, std::vector<int64_t>(e.shape.size(), 0), e.shape, bytes));
+        values.emplace(e.name, Numbers(Literal{type, nullptr, bytes.data()}).all());
+      }
+    }
     PARTITA_ASSIGN_OR_RETURN(ReferenceRun run, run_reference(serial, fused, train_.data, values, train_.steps, draw));
     RunOutcome out;
     out.scalars.losses = std::move(run.losses);
