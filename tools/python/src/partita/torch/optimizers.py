@@ -43,7 +43,7 @@ def _is_8bit(optimizer: Optimizer) -> bool:
 
 def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
     kind = type(optimizer)
-    makers: dict[Any, Any] = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adam, torch.optim.Adagrad: _adagrad,
+    makers: dict[Any, Any] = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adamw, torch.optim.Adagrad: _adagrad,
                               torch.optim.RMSprop: _rmsprop, torch.optim.Adafactor: _adafactor}
     if _is_muon(optimizer):
         makers[kind] = _muon
@@ -110,6 +110,11 @@ def _sgd(g: dict[str, Any]) -> dict[str, Any]:
 def _adam(g: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "adamw" if g.get("decoupled_weight_decay") else "adam", "lr": _rate(g), "weight_decay": g["weight_decay"],
             "betas": [float(b) for b in g["betas"]], "eps": g["eps"]}
+
+
+def _adamw(g: dict[str, Any]) -> dict[str, Any]:
+    """Before PyTorch 2.7 its groups do not say that the decay is decoupled."""
+    return {**_adam(g), "kind": "adamw"}
 
 
 def _adamw_8bit(g: dict[str, Any]) -> dict[str, Any]:
