@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "base/exit_code.h"
@@ -40,16 +44,15 @@ absl::StatusOr<RunFlags> parse_flags(const char* const* arguments, int count) {
 using partita::runtime::RunFlags;
 using partita::runtime::Session;
 
-// A step's numbers; nan where one was not measured.
-struct PartitaStep {
-  int64_t step;
-  double loss, lr, grad_norm, seconds, evaluation_loss;
+struct PartitaSession {
+  std::unique_ptr<Session> session;
+  std::vector<std::pair<std::string, double>> metrics;  // of the last step
 };
 
 extern "C" [[gnu::visibility("default")]] int partita_session_open(const char* bundle, const char* const* flags,
                                                                    int flag_count, const char* const* inputs,
-                                                                   int input_count, Session** session, char* error,
-                                                                   int64_t error_bytes) {
+                                                                   int input_count, PartitaSession** session,
+                                                                   char* error, int64_t error_bytes) {
   absl::Status status;
   try {
     auto parsed = partita::runtime::parse_flags(flags, flag_count);
@@ -57,7 +60,7 @@ extern "C" [[gnu::visibility("default")]] int partita_session_open(const char* b
     if (status.ok()) {
       auto opened = Session::open(bundle, *parsed, std::vector<std::string>(inputs, inputs + input_count));
       status = opened.status();
-      if (status.ok()) *session = opened->release();
+      if (status.ok()) *session = new PartitaSession{*std::move(opened), {}};
     }
   } catch (const std::exception& e) {
     status = absl::InternalError(e.what());
@@ -65,24 +68,20 @@ extern "C" [[gnu::visibility("default")]] int partita_session_open(const char* b
   return partita::runtime::tell(status, error, error_bytes);
 }
 
-// `columns`: of each input, its global batch.
-extern "C" [[gnu::visibility("default")]] int partita_session_step(Session* session, const void* const* columns,
-                                                                   const int64_t* bytes, int count, PartitaStep* out,
+// `columns`: of each input, its global batch. `loss`: nan where this rank does not know it.
+extern "C" [[gnu::visibility("default")]] int partita_session_step(PartitaSession* session, const void* const* columns,
+                                                                   const int64_t* bytes, int count, double* loss,
                                                                    char* error, int64_t error_bytes) {
   absl::Status status;
   try {
     partita::runtime::SampleFeed::Columns batch;
     for (int k = 0; k < count; ++k)
       batch.emplace_back(static_cast<const std::byte*>(columns[k]), static_cast<size_t>(bytes[k]));
-    auto m = session->step(std::move(batch));
+    auto m = session->session->step(std::move(batch));
     status = m.status();
     if (status.ok()) {
-      *out = {m->step,
-              m->loss.value_or(std::nan("")),
-              m->lr.value_or(std::nan("")),
-              m->grad_norm.value_or(std::nan("")),
-              m->seconds,
-              m->evaluation_loss.value_or(std::nan(""))};
+      *loss = m->loss.value_or(std::nan(""));
+      session->metrics = metric_values(*m);
     }
   } catch (const std::exception& e) {
     status = absl::InternalError(e.what());
@@ -90,9 +89,19 @@ extern "C" [[gnu::visibility("default")]] int partita_session_step(Session* sess
   return partita::runtime::tell(status, error, error_bytes);
 }
 
+// The k-th number that the last step reported, under its name of every sink, which lives until the next step; false:
+// there are fewer.
+extern "C" [[gnu::visibility("default")]] bool partita_session_metric(const PartitaSession* session, int k,
+                                                                      const char** name, double* value) {
+  if (k < 0 || static_cast<size_t>(k) >= session->metrics.size()) return false;
+  *name = session->metrics[static_cast<size_t>(k)].first.c_str();
+  *value = session->metrics[static_cast<size_t>(k)].second;
+  return true;
+}
+
 // Frees the session, whatever it returns.
-extern "C" [[gnu::visibility("default")]] int partita_session_close(Session* session, char* error,
+extern "C" [[gnu::visibility("default")]] int partita_session_close(PartitaSession* session, char* error,
                                                                     int64_t error_bytes) {
-  const std::unique_ptr<Session> owned(session);
-  return partita::runtime::tell(owned->close(), error, error_bytes);
+  const std::unique_ptr<PartitaSession> owned(session);
+  return partita::runtime::tell(owned->session->close(), error, error_bytes);
 }

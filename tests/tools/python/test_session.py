@@ -31,6 +31,18 @@ def test_steps_are_those_of_a_run(mlp, points, layout):
     assert losses == [m.loss for m in run]
 
 
+def test_metrics_are_those_of_a_run(mlp, points):
+    recipe = partita.Recipe(**RECIPE, metrics={"second": {"kind": "accuracy", "top": 2}})
+    run = partita.compile(mlp, recipe).train(points, 2)
+    with partita.compile(mlp, recipe).session(threads=1) as session:
+        assert session.metrics == {}
+        for k in range(2):
+            session.step(batch_of(points, k))
+            assert session.metrics["second"] == run[k].values["second"]
+        assert session.metrics["samples_per_second"] > 0
+    assert session.metrics["step"] == 1
+
+
 def test_micro_batches_are_parts_of_the_batch(mlp, points):
     recipe = partita.Recipe(**{**RECIPE, "batch": {"global": 16, "micro": 2}})
     run = partita.compile(mlp, recipe, ranks=2).train(points, 3)

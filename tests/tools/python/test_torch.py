@@ -208,6 +208,25 @@ def test_what_has_no_onnx_form_is_said_with_its_place():
         partita.export(nn.Sequential(nn.Linear(4, 4), _Unknown()), (torch.randn(8, 4), torch.randint(0, 4, (8,))), F.cross_entropy)
 
 
+def test_experts_are_captured_as_transformers_makes_them():
+    """Its default sorts tokens by expert, by an operator that ONNX has not."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    net = transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+        intermediate_size=32, moe_intermediate_size=16, mlp_only_layers=[0], max_position_embeddings=16, use_cache=False))  # fmt: skip
+    form = net.config._experts_implementation
+    tokens = torch.randint(0, 32, (4, 8))
+    program = partita.compile(partita.export(net, {"input_ids": tokens, "labels": tokens}), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}))
+    assert net.config._experts_implementation == form and form != "batched_mm"
+    optimizer, trained = torch.optim.SGD(net.parameters(), 0.1), copy.deepcopy(net)
+    net(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    program.train({"input_ids": tokens, "labels": tokens}, 1)
+    program.load_into(trained)
+    assert largest_difference(net, trained) < 1e-6
+
+
 def test_loading_is_strict(net, images):
     program = partita.compile(partita.export(net, first(images), F.cross_entropy), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}))
     program.train(images, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,8 @@ from .programs import partita_program
 __all__ = ["Session"]
 
 _ERROR_BYTES = 4096
-_NUMBERS = ("loss", "lr", "grad_norm", "seconds", "evaluation_loss")
 _DTYPES = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
            "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8, "bool": np.bool_}  # fmt: skip
-
-
-class _Step(ctypes.Structure):
-    """PartitaStep of runtime/session_plugin.cc."""
-
-    _fields_ = [("step", ctypes.c_int64)] + [(n, ctypes.c_double) for n in _NUMBERS]
 
 
 class Session:
@@ -47,7 +39,8 @@ class Session:
         self._pointers = (ctypes.c_void_p * len(inputs))()
         self._bytes = (ctypes.c_int64 * len(inputs))()
         self._error = ctypes.create_string_buffer(_ERROR_BYTES)
-        self._out = _Step()
+        self._loss = ctypes.c_double()
+        self._last: dict[str, float] = {}  # metrics of a session that is closed
         words, names = _strings(flags), _strings(self._names)
         self._check(self._library.partita_session_open(
             str(bundle).encode(), words, len(flags), names, len(self._names), ctypes.byref(self._handle), self._error, _ERROR_BYTES))  # fmt: skip
@@ -66,23 +59,30 @@ class Session:
         for k, array in enumerate(held):
             self._pointers[k], self._bytes[k] = array.ctypes.data, array.nbytes
         code = self._library.partita_session_step(
-            self._handle, self._pointers, self._bytes, len(held), ctypes.byref(self._out), self._error, _ERROR_BYTES)  # fmt: skip
+            self._handle, self._pointers, self._bytes, len(held), ctypes.byref(self._loss), self._error, _ERROR_BYTES)  # fmt: skip
         if code:  # the ranks have ended
-            said = self._error.value
+            said, self._last = self._error.value, self.metrics
             self._library.partita_session_close(self._handle, self._error, _ERROR_BYTES)
             self._handle, self._error.value = ctypes.c_void_p(), said
         self._check(code)
-        return self._out.loss
+        return self._loss.value
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the last step reported: step (from 0), loss, lr, grad_norm, seconds, evaluation_loss; only what was measured."""
-        found = {name: getattr(self._out, name) for name in ("step", *_NUMBERS)}
-        return {name: value for name, value in found.items() if not math.isnan(value)}
+        """What the last step reported, under the names of a run's metrics file: step (from 0), loss, lr, grad_norm, seconds, …, the
+        recipe's own metrics; only what was measured. Empty before the first step."""
+        if not self._handle:
+            return dict(self._last)
+        found: dict[str, float] = {}
+        name, value, k = ctypes.c_char_p(), ctypes.c_double(), 0
+        while self._library.partita_session_metric(self._handle, k, ctypes.byref(name), ctypes.byref(value)):
+            found[(name.value or b"").decode()], k = value.value, k + 1
+        return found
 
     def close(self) -> None:
         """Ends training, with a checkpoint."""
         if self._handle:
+            self._last = self.metrics
             handle, self._handle = self._handle, ctypes.c_void_p()
             self._check(self._library.partita_session_close(handle, self._error, _ERROR_BYTES))
 
@@ -144,5 +144,7 @@ def _library() -> ctypes.CDLL:
     places = [program.parent.parent / "lib" / "partita", program.parent.parent / "runtime"]  # installed; in a build tree
     for place in places:
         if (place / "libpartita_session.so").is_file():
-            return ctypes.CDLL(str(place / "libpartita_session.so"))
+            library = ctypes.CDLL(str(place / "libpartita_session.so"))
+            library.partita_session_metric.restype = ctypes.c_bool
+            return library
     raise PartitaError(f"libpartita_session.so is not in {places[0]}; `pip install CHECKOUT/tools/python` brings it")

@@ -16,7 +16,7 @@ from torch import nn
 from ..errors import PartitaError
 from ..recipe import Recipe
 from .graph_names import mark_batch_norms, mark_detached, name_weights
-from .rewrites import rewritten
+from .rewrites import capturable_experts, rewritten, translations
 from .where import CallStack, place_of_node
 
 __all__ = ["Example", "Exported", "export"]
@@ -179,7 +179,7 @@ def _captured(step: nn.Module, values: list[torch.Tensor], names: list[str], dyn
             raise PartitaError(f"dynamic: {unknown[0]!r} is no input; inputs: {', '.join(names)}")
         sizes = {size: torch.export.Dim(size) for axes in dynamic.values() for size in axes.values()}
         shapes = {"batch": tuple({axis: sizes[size] for axis, size in dynamic.get(name, {}).items()} for name in names)}
-    with CallStack(step) as stack:
+    with CallStack(step) as stack, capturable_experts(step):
         try:
             return torch.export.export(step, tuple(values), dynamic_shapes=shapes, strict=False)
         except PartitaError:
@@ -193,7 +193,8 @@ def _translated(graph: Any, names: list[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch's own parts
         try:
-            onnx = torch.onnx.export(graph, (), dynamo=True, optimize=False, input_names=names, output_names=["loss"], verbose=False)
+            onnx = torch.onnx.export(graph, (), dynamo=True, optimize=False, input_names=names, output_names=["loss"], verbose=False,
+                                     custom_translation_table=translations())  # fmt: skip
         except ImportError as error:
             raise PartitaError(f"torch's exporter needs another package: {error}; pip install onnxscript") from error
         except Exception as error:

@@ -57,6 +57,7 @@ def mark_batch_norms(model: Any, module: nn.Module, samples: int) -> dict[str, d
     for node in model.graph:
         if node.op_type != "BatchNormalization" or node.inputs[3] is None:
             continue
+        node.resize_outputs(1)
         name = str(node.inputs[3].name)
         norm = _owner(module, name)
         if norm is None or not norm.training:

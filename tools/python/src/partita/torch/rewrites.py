@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-__all__ = ["rewritten"]
+__all__ = ["capturable_experts", "rewritten", "translations"]
 
 _CROSS_ENTROPY = torch.ops.aten.cross_entropy_loss.default
+
+
+@contextmanager
+def capturable_experts(module: nn.Module) -> Iterator[None]:
+    """Has transformers' expert layers choose weights by each token's experts for a while.
+
+    That is the one of its forms that ONNX has and whose tokens do not meet; the others sort all tokens by expert, or ask which
+    experts have any. The compiler makes a grouped product of it that copies no weights.
+    """
+    key = "_experts_implementation"
+    configs = {id(c): c for m in module.modules() if getattr(c := getattr(m, "config", None), key, None) is not None}
+    before = [(c, getattr(c, key)) for c in configs.values()]
+    try:
+        for config, _ in before:
+            setattr(config, key, "batched_mm")
+        yield
+    finally:
+        for config, form in before:
+            setattr(config, key, form)
+
+
+def translations() -> dict[Any, Any]:
+    """Operators that Partita writes as ONNX itself: batch norms with running statistics, at which PyTorch 2.6's exporter fails."""
+    from onnxscript import opset18 as op
+
+    def normalized(results: int, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float) -> tuple[Any, ...]:
+        """As for inference; mark_batch_norms says which ones train, and nothing reads the other results."""
+        channels = op.Shape(x, start=1, end=2)
+        weight = op.Expand(op.Constant(value_floats=[1.0]), channels) if weight is None else weight
+        bias = op.Expand(op.Constant(value_floats=[0.0]), channels) if bias is None else bias
+        made = op.BatchNormalization(x, weight, bias, mean, variance, epsilon=eps, momentum=1.0 - momentum)
+        y = made[0] if isinstance(made, (tuple, list)) else made  # PyTorch 2.6 makes all results that the operator may have
+        return (y, *(op.Identity(mean if k % 2 == 0 else variance) for k in range(results - 1)))
+
+    # Parameters are called as those of the operators: the exporter tells by their names whether a function fits.
+    def batch_norm(input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float) -> tuple[Any, ...]:
+        return normalized(5, input, weight, bias, running_mean, running_var, momentum, eps)
+
+    def inference(input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> tuple[Any, ...]:
+        return normalized(3, input, weight, bias, running_mean, running_var, momentum, eps)
+
+    aten = torch.ops.aten
+    return {aten._native_batch_norm_legit_functional.default: batch_norm, aten._native_batch_norm_legit_no_training.default: inference}
 
 
 def rewritten(graph: Any) -> Any:

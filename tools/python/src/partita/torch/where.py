@@ -55,6 +55,8 @@ def place_of_node(graph: Any, error: BaseException) -> str:
     text = "\n".join(reasons)
     reason = next((line.strip() for line in reasons[-1].splitlines() if line.strip()), type(error).__name__)
     nodes = {n.name: n for n in graph.graph.nodes}
+    failed = re.search(r"translating node %(\w+)[^\n]*?target=torch\.ops\.([\w.]+)\]", text)
+    made = failed is not None and failed[1] not in nodes  # by the exporter, of what no node says; its operands do
     for name in re.findall(r"%(\w+)", text):
         if name not in nodes or nodes[name].op != "call_function":
             continue
@@ -64,7 +66,8 @@ def place_of_node(graph: Any, error: BaseException) -> str:
         lines = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.*)', node.meta.get("stack_trace") or "")
         own = [line for line in lines if not line[0].startswith(_TORCH)] or lines
         line = f" ({Path(own[-1][0]).name}:{own[-1][1]}, `{own[-1][2].strip()}`)" if own else ""
-        return f"{_path(path)}{line}: {node.target} has no ONNX form: {reason}"
+        what = f"what reads this, {failed[2]}," if failed is not None and made else str(node.target)
+        return f"{_path(path)}{line}: {what} has no ONNX form: {reason}"
     return f"cannot be written as ONNX: {reason}"
 
 
