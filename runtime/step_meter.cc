@@ -7,7 +7,6 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "runtime/device/device.h"
-#include "runtime/evaluator.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
 
@@ -31,6 +30,7 @@ StepMeter::StepMeter(const Executor& executor, Communicator* communicator, const
 void StepMeter::follow(const Executor& executor, std::optional<double> flops) {
   executor_ = &executor;
   const Program& program = executor.program();
+  named_ = named_metrics(program);
   flops_ = flops.value_or(figures_.flops * static_cast<double>(program.samples_per_step) / samples_);
   for (size_t k = 0; k < program.groups.size(); ++k) {
     std::string axes;
@@ -78,7 +78,7 @@ StepMetrics StepMeter::outputs(int64_t step) const {
   m.grad_norm = scalar("grad_norm");
   m.loss_scale = scalar("loss_scale");
   m.skipped = scalar("skipped").value_or(0) != 0;
-  for (const NamedMetric& metric : named_metrics(program)) m.named.emplace_back(metric.name, scalar(metric.output));
+  for (const NamedMetric& metric : named_) m.named.emplace_back(metric.name, scalar(metric.output));
   int64_t bytes = 0;  // of the device, where there is one
   for (int r = 0; r < kRegions; ++r) {
     if (!needs_device(program) || !in_host_memory(static_cast<Region>(r))) bytes += program.region_bytes[r];
@@ -91,13 +91,14 @@ StepMetrics StepMeter::outputs(int64_t step) const {
 // What this rank waited for others, by group, and what the ranks' own work takes.
 absl::Status StepMeter::add_waits(StepMetrics& m) {
   double all = 0;
+  std::map<std::string, double> by_axes;  // of a stage's groups several have the same axes
   for (const auto& [group, seconds] : measured_->waited()) {
     const auto before = waited_.find(group);
     const double step = seconds - (before == waited_.end() ? 0 : before->second);
     all += step;
-    if (const auto name = group_names_.find(group); name != group_names_.end())
-      m.extra.emplace_back(cat("wait_", name->second), step);
+    if (const auto name = group_names_.find(group); name != group_names_.end()) by_axes[name->second] += step;
   }
+  for (const auto& [axes, seconds] : by_axes) m.extra.emplace_back(cat("wait_", axes), seconds);
   m.communication_stall_seconds = all;
   if (!rank_times_) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(const RankTimes::Seen* seen,

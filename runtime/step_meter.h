@@ -6,9 +6,11 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/communicate/measured_communicator.h"
+#include "runtime/evaluator.h"
 #include "runtime/execute/executor.h"
 #include "runtime/metrics/metrics.h"
 #include "runtime/metrics/rank_times.h"
@@ -39,6 +41,7 @@ class StepMeter {
   const MeasuredCommunicator* const measured_;
   const StepFigures figures_;
   double flops_ = 0;  // of a step
+  std::vector<NamedMetric> named_;
   std::map<GroupId, std::string> group_names_;
   std::optional<RankTimes> rank_times_;  // of several ranks on hosts: devices wait by themselves, unseen
   const Clock::time_point began_ = Clock::now();

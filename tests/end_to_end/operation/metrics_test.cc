@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "base/cat.h"
@@ -93,6 +94,21 @@ TEST_F(RunMetrics, FlopsAreTheModels) {
 }
 
 // What the backward part computes again is no work of the model's.
+// A stage has one group of ranks for what it gets and another for what it sends.
+TEST_F(RunMetrics, EachIsThereOnce) {
+  const Outcome o =
+      run_command(train(cat("--ranks 2 --pin pipeline=2 --steps 1 --quiet --metrics ", out_ / "m.jsonl")));
+  ASSERT_EQ(o.code, 0) << o.text;
+  std::multiset<std::string> names;
+  const auto note = [&](int, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::key) names.insert(parsed.get<std::string>());
+    return true;
+  };
+  const json line = json::parse(TempFolder::read(out_ / "m.jsonl"), note);
+  EXPECT_TRUE(line.contains("wait_pipeline")) << line;
+  for (const std::string& name : names) EXPECT_EQ(names.count(name), 1u) << name;
+}
+
 TEST_F(RunMetrics, FlopsDoNotCountRecomputation) {
   const Outcome model = run_partita(cat("model gpt --layers 2 --hidden 32 --heads 2 --vocab 64 --seq 16 --with-weights",
                                         " --quiet -o ", out_ / "gpt.onnx"));

@@ -7,8 +7,11 @@
 #include <map>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "base/cat.h"
+#include "ir/recipe/read_recipe.h"
 #include "nlohmann/json.hpp"
+#include "runtime/metrics/metrics.h"
 #include "tests/support/command.h"
 #include "tests/support/onnx_models.h"
 #include "tests/support/temp_folder.h"
@@ -134,6 +137,20 @@ TEST_F(Losses, OfSeveralTermsAndATeacher_AreOneRanks) {
 TEST_F(Losses, ThatCompareSamples_AreOfTheWholeBatch) {
   recipe(cat("loss:\n", kTerms, "- {kind: contrastive, output: image, with: text}\n", kMetrics));
   expect_alike({"--ranks 4 --like zero1"}, {"loss", "loss_contrastive", "m_top2", "evaluation_loss_contrastive"});
+}
+
+// The columns of a metrics file are the runtime's; a recipe's metric may not take one of them.
+TEST_F(Losses, LeaveTheNamesThatEveryStepReports) {
+  auto sink = runtime::make_csv_sink(out_ / "m.csv");
+  ASSERT_TRUE(sink.ok() && (*sink)->write({}).ok());
+  const std::string text = TempFolder::read(out_ / "m.csv");
+  const std::vector<std::string> columns = absl::StrSplit(text.substr(0, text.find('\n')), ',');
+  ASSERT_GE(columns.size(), 18u);
+  for (const std::string& name : columns) {
+    auto recipe =
+        parse_recipe(cat("loss: {kind: cross_entropy}\nmetrics: {", name, ": {output: norm}}\n"), "train.yaml");
+    EXPECT_THAT(recipe.status().message(), HasSubstr(cat("every step reports '", name, "' of its own")));
+  }
 }
 
 TEST_F(Losses, SayWhatIsMissing) {
