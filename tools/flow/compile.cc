@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "codegen/prepare/code_passes.h"
 #include "ir/graph/dependence.h"
+#include "ir/recipe/glob.h"
 #include "ir/recipe/lengths.h"
 #include "partitioner/communicate/state_gathers.h"
 #include "partitioner/localize_stages.h"
@@ -176,10 +177,9 @@ std::vector<std::vector<int64_t>> places(const runtime::Program& p, size_t stage
   return all;
 }
 
-// That each rank has the same part of each state under both, so that one goes on with the other's.
-// `what` takes other steps; `advice`: what makes it alike.
-absl::Status check_same_states(const Compiled& first, const Compiled& other, const std::string& what,
-                               const std::string& advice) {
+// The parameter of the first state of which a rank would have another part in `other` than in `first`, so that it could
+// not go on with it; empty: there is none.
+std::string divided_otherwise(const Compiled& first, const Compiled& other) {
   for (size_t stage = 0; stage < first.programs.size(); ++stage) {
     const runtime::Program &mine = first.programs[stage], &theirs = other.programs[stage];
     for (const runtime::ProgramState& s : theirs.states) {
@@ -189,16 +189,23 @@ absl::Status check_same_states(const Compiled& first, const Compiled& other, con
       if (at != mine.states.end() && at->operand.dtype == s.operand.dtype &&
           places(mine, stage, *at) == places(theirs, stage, s))
         continue;
-      return absl::InvalidArgumentError(cat(what, ": ranks that take ", other.samples,
-                                            " samples a step would have other parts of ", quote(s.name),
-                                            " than those that take ", first.samples, "; ", advice));
+      return s.parameter.empty() ? s.name : s.parameter;
     }
   }
-  return absl::OkStatus();
+  return "";
 }
 
-// The programs for the shorter samples, on the states of `compiled`.
-absl::Status compile_lengths(const CompileRequest& request, Compiled& compiled) {
+// `what` takes the steps of `other`; `advice`: what divides `parameter` alike.
+absl::Status other_parts(const Compiled& first, const Compiled& other, std::string_view parameter,
+                         std::string_view what, std::string_view advice) {
+  return absl::InvalidArgumentError(cat(what, ": ranks that take ", other.samples,
+                                        " samples a step would have other parts of ", quote(parameter),
+                                        " than those that take ", first.samples, "; ", advice));
+}
+
+// The programs for the shorter samples, on the states of `compiled`. A parameter that one of them would divide in
+// another way, and that no pin speaks of, is written to `whole`, and the rest is not made.
+absl::Status compile_lengths(const CompileRequest& request, Compiled& compiled, std::string& whole) {
   const LengthsRecipe& lengths = request.recipe.lengths;
   if (lengths.extents.empty() || compiled.stopped) return absl::OkStatus();
   compiled.length = lengths.extents.back();
@@ -210,19 +217,42 @@ absl::Status compile_lengths(const CompileRequest& request, Compiled& compiled) 
     auto made = compile_batch(other);
     const std::string what = cat("bind.", lengths.dimension, " ", length);
     if (!made.ok()) return with_context(made.status(), what);
-    PARTITA_RETURN_IF_ERROR(check_same_states(
-        compiled, *made, what, "leave this length out, or pin how it lies (pin: {NAME: {dim0: }} keeps it whole)"));
+    if (const std::string name = divided_otherwise(compiled, *made); !name.empty()) {
+      const std::vector<ValuePin>& pins = request.recipe.pin.values;
+      if (std::any_of(pins.begin(), pins.end(), [&](const ValuePin& p) { return glob_match(p.match, name); }))
+        return other_parts(compiled, *made, name, what,
+                           "leave this length out, or pin how it lies (pin: {NAME: {dim0: }} keeps it whole)");
+      whole = name;
+      return absl::OkStatus();
+    }
     made->length = length;
     compiled.lengths.push_back(*std::move(made));
   }
   return absl::OkStatus();
 }
 
+// For all lengths. What they would divide in different ways, each rank keeps whole.
+absl::StatusOr<Compiled> compile_with_lengths(CompileRequest request) {
+  std::vector<std::string> kept;
+  for (;;) {
+    PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_batch(request));
+    std::string whole;
+    PARTITA_RETURN_IF_ERROR(compile_lengths(request, compiled, whole));
+    if (whole.empty()) {
+      for (const std::string& name : kept)
+        compiled.warnings.push_back(cat("each rank keeps ", quote(name),
+                                        " whole: samples of different lengths would divide it in different ways"));
+      return compiled;
+    }
+    request.recipe.pin.values.push_back({whole, {}});
+    kept.push_back(std::move(whole));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
-  PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_batch(request));
-  PARTITA_RETURN_IF_ERROR(compile_lengths(request, compiled));
+  PARTITA_ASSIGN_OR_RETURN(Compiled compiled, compile_with_lengths(request));
   std::set<int64_t> known = {compiled.samples};
   for (const BatchPhase& phase : request.recipe.batch.ramp) {
     if (compiled.stopped || !known.insert(phase.samples).second) continue;
@@ -231,8 +261,9 @@ absl::StatusOr<Compiled> compile_model(const CompileRequest& request) {
     other.passes = {};
     auto batch = compile_batch(other);
     if (!batch.ok()) return with_context(batch.status(), cat("batch.global from step ", phase.from));
-    PARTITA_RETURN_IF_ERROR(check_same_states(compiled, *batch, "batch.global",
-                                              "say batch.micro, or numbers of samples that the ranks divide alike"));
+    if (const std::string name = divided_otherwise(compiled, *batch); !name.empty())
+      return other_parts(compiled, *batch, name, "batch.global",
+                         "say batch.micro, or numbers of samples that the ranks divide alike");
     compiled.batches.push_back(*std::move(batch));
   }
   return compiled;

@@ -72,7 +72,8 @@ struct Compiled {
 };
 
 // Where the recipe's global batch changes, also for the numbers of samples before the last, and where samples have
-// several lengths, also for the shorter ones. InvalidArgument where their ranks would hold a state in other ways.
+// several lengths, also for the shorter ones; a parameter that these would divide in different ways is whole on each
+// rank, which is a warning. InvalidArgument where their ranks would hold a state in other ways all the same.
 absl::StatusOr<Compiled> compile_model(const CompileRequest& request);
 
 }  // namespace partita

@@ -19,6 +19,7 @@ namespace partita {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int kSteps = 6;
 
@@ -135,7 +136,7 @@ TEST_F(Lengths, TrainAlikeInEveryLayout_AndGoOnBitForBit) {
   train("", kSteps, "--quiet");
   const std::vector<double> expected = take_losses();
   // Of the positions, a shorter length reads a part: left to itself, it would divide them in another way.
-  const char* kTensor = "--ranks 2 --pin tensor=2 --pin '*wpe*={dim0: }'";
+  const char* kTensor = "--ranks 2 --pin tensor=2";
   for (const char* layout : {"--ranks 2 --like ddp", kTensor, "--ranks 2 --pin pipeline=2"}) {
     SCOPED_TRACE(layout);
     train(layout, kSteps, "--quiet");
@@ -162,9 +163,11 @@ TEST_F(Lengths, AreProved_AndToldOf) {
   partita(cat("disassemble ", out_ / "bundle", " -o ", out_ / "programs.json"));
   partita(cat("assemble ", out_ / "programs.json", " -o ", out_ / "again"));
   EXPECT_THAT(partita(cat("verify ", out_ / "again")), HasSubstr("the part for samples of length 8:\nverified"));
-  EXPECT_THAT(partita(cat("compile ", model("[8, 16]", 2), "--ranks 2 --pin tensor=2 --quiet -o ", out_ / "no"), 2),
-              HasSubstr("other parts of 'transformer.wpe.weight' than those that take 2; leave this length out, or pin "
-                        "how it lies"));
+  EXPECT_THAT(partita(cat("compile ", model("[8, 16]", 2), "--ranks 2 --pin tensor=2 -o ", out_ / "whole")),
+              HasSubstr("each rank keeps 'transformer.wpe.weight' whole"));
+  const char* kDivided = "--ranks 2 --pin tensor=2 --pin '*wpe*={dim0: tensor}'";  // for all lengths
+  EXPECT_THAT(partita(cat("compile ", model("[8, 16]", 2), kDivided, " -o ", out_ / "divided")),
+              Not(HasSubstr("whole")));
   EXPECT_THAT(partita(cat("compile ", model("[12, 16]", 2), "--quiet -o ", out_ / "no"), 2),
               HasSubstr("no whole number of samples of length 12"));
 }
