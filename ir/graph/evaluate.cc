@@ -62,6 +62,7 @@ std::vector<Tensor> evaluate_elementwise(const OpDef& op, const OpView& use, std
   const Shape& shape = outputs[0].type.shape;
   std::vector<std::vector<int64_t>> strides;
   for (const Tensor* x : inputs) strides.push_back(operand_strides(x->type.shape, shape.size()));
+  const std::vector<int64_t> whole = operand_strides(shape, shape.size());  // of what has the result's elements in turn
   std::vector<std::vector<ScalarValue>> in(inputs.size());
   std::vector<ScalarValue> values;
   Points points(shape);
@@ -72,6 +73,10 @@ std::vector<Tensor> evaluate_elementwise(const OpDef& op, const OpView& use, std
     for (size_t k = 0; k < inputs.size(); ++k) {
       in[k].resize(count);
       const bool floats = is_float(inputs[k]->type.dtype);
+      if (floats && strides[k] == whole) {
+        for (size_t p = 0; p < count; ++p) in[k][p] = {inputs[k]->f[first + p], 0};
+        continue;
+      }
       for (size_t p = 0; p < count; ++p) {
         int64_t at = 0;
         for (size_t d = 0; d < shape.size(); ++d) at += index[d][p] * strides[k][d];

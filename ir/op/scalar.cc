@@ -323,6 +323,23 @@ void evaluate_points(const ScalarFunction& function, size_t count, const std::ve
     const DType from = n.a >= 0 ? function.nodes[static_cast<size_t>(n.a)].type : DType::kInvalid;
     auto operand = [&](int at) { return at < 0 ? &none : values.data() + static_cast<size_t>(at) * count; };
     const ScalarValue *a = operand(n.a), *b = operand(n.b), *c = operand(n.c);
+    const auto each = [&](auto of) {
+      for (size_t p = 0; p < count; ++p) out[p] = {of(a[p].f, b[p].f), 0};
+    };
+    if (n.b >= 0 && is_float(n.type)) {  // most of what is evaluated: chosen once, not at each point
+      if (n.op == ScalarOp::kAdd) {
+        each([](double x, double y) { return x + y; });
+        continue;
+      }
+      if (n.op == ScalarOp::kSub) {
+        each([](double x, double y) { return x - y; });
+        continue;
+      }
+      if (n.op == ScalarOp::kMul) {
+        each([](double x, double y) { return x * y; });
+        continue;
+      }
+    }
     for (size_t p = 0; p < count; ++p)
       out[p] = evaluate_node(n, from, n.a < 0 ? none : a[p], n.b < 0 ? none : b[p], n.c < 0 ? none : c[p]);
   }

@@ -48,6 +48,12 @@ std::string matmul_formula(const OpView& use) {
   return a + ", " + b + " ->" + out + " m n";
 }
 
+// c += factor b, of n elements. GCC makes vectors of it from -O3 on.
+template <typename T>
+[[gnu::optimize("O3")]] void add_scaled(T factor, const T* __restrict b, T* __restrict c, int64_t n) {
+  for (int64_t y = 0; y < n; ++y) c[y] += factor * b[y];
+}
+
 // c [m,n] += a [m,k] b [k,n], each sum in the order of k; the operands lie transposed where `ta`, `tb` say so.
 template <typename T>
 void multiply(const T* a, const T* b, T* c, int64_t m, int64_t k, int64_t n, bool ta, bool tb) {
@@ -61,8 +67,7 @@ void multiply(const T* a, const T* b, T* c, int64_t m, int64_t k, int64_t n, boo
   }
   for (int64_t x = 0; x < m; ++x) {
     for (int64_t z = 0; z < k; ++z) {
-      const T factor = ta ? a[z * m + x] : a[x * k + z];
-      for (int64_t y = 0; y < n; ++y) c[x * n + y] += factor * b[z * n + y];
+      add_scaled(ta ? a[z * m + x] : a[x * k + z], b + z * n, c + x * n, n);
     }
   }
 }

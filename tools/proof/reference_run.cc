@@ -145,7 +145,7 @@ void round_values(Tensor& values, const std::function<uint64_t()>& random) {
     if (!random || x == 0 || !std::isfinite(x)) continue;  // zero has no neighbours that rounding goes to
     int exponent = 0;
     const bool least = std::abs(std::frexp(x, &exponent)) == 0.5;  // of its exponent: the next smaller one is nearer
-    double share = std::ldexp(static_cast<double>(random() >> 11), -52) - 1;  // in [-1, 1)
+    double share = static_cast<double>(random() >> 11) * 0x1p-52 - 1;  // in [-1, 1)
     if (least && share * x < 0) share /= 2;
     x += share * std::ldexp(half_unit(type), exponent - 1);
   }

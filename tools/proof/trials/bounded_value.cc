@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ir/op/scalar_points.h"
+
 namespace partita {
 namespace {
 
@@ -62,7 +64,8 @@ double half_unit(DType type) {
                                 : 0;
 }
 
-BoundedOperation::BoundedOperation(const ScalarNode& node, DType from) : node_(node), from_(from), inputs_(3) {
+BoundedOperation::BoundedOperation(const ScalarNode& node, DType from)
+    : node_(node), from_(from), inputs_(3, std::vector<ScalarValue>(1)) {
   const auto input = [&](int index, DType type) {
     function_.nodes.push_back({.op = ScalarOp::kInput, .type = type, .index = index});
   };
@@ -76,15 +79,14 @@ BoundedOperation::BoundedOperation(const ScalarNode& node, DType from) : node_(n
     if (*operand >= 0) *operand = k;
     ++k;
   }
-  function_.outputs = {3};
 }
 
 ScalarValue BoundedOperation::exact(ScalarValue a, ScalarValue b, ScalarValue c) {
-  inputs_[0] = a;
-  inputs_[1] = b;
-  inputs_[2] = c;
-  evaluate(function_, inputs_, {}, scratch_, outputs_);
-  return outputs_[0];
+  inputs_[0][0] = a;
+  inputs_[1][0] = b;
+  inputs_[2][0] = c;
+  evaluate_points(function_, 1, inputs_, {}, values_);
+  return values_.back();
 }
 
 // How far the exact result moves where the operands do.

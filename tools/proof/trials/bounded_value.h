@@ -37,7 +37,8 @@ class BoundedOperation {
   ScalarNode node_;
   DType from_;
   ScalarFunction function_;  // of three inputs
-  std::vector<ScalarValue> inputs_, scratch_, outputs_;
+  std::vector<std::vector<ScalarValue>> inputs_;
+  std::vector<ScalarValue> values_;  // of its nodes
 };
 
 // What is left of it in memory.

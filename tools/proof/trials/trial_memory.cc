@@ -72,7 +72,7 @@ Tensor drawn(DType type, int64_t count, Draw draw, int64_t rare, const std::opti
              std::mt19937_64& engine) {
   Tensor t = Tensor::zeros({type, {count}});
   const auto below = [&](int64_t n) { return static_cast<int64_t>(engine() % static_cast<uint64_t>(n)); };
-  const auto share = [&] { return std::ldexp(static_cast<double>(engine() >> 11), -53); };
+  const auto share = [&] { return static_cast<double>(engine() >> 11) * 0x1p-53; };
   const bool wild = draw == Draw::kLarge || draw == Draw::kNan;
   for (double& x : t.f) {
     const bool ordinary = draw == Draw::kOrdinary || draw == Draw::kPositive || below(rare) != 0;
