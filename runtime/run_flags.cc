@@ -135,6 +135,13 @@ void RunFlags::add(CLI::App& app) {
                "one step and one batch of evaluation, no checkpoint: does everything work?");
   app.add_option("--threads", threads, "threads of each rank at most; default: the cores divided among the ranks")
       ->check(CLI::Range(1, 4096));
+  bind = enum_name(BindMode::kAuto);
+  app.add_option(
+         "--bind", bind,
+         "auto: of ranks that share a host, bind each to its part of the cores, within a NUMA node where it can "
+         "be, and near its GPU; none: leave them to the system. What a launcher has bound stays as it is")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str();
   app.add_option("--listen-metrics", listen_metrics,
                  "serve the newest step's numbers to Prometheus at /metrics: PORT, for this host alone, or HOST:PORT");
   app.add_option("--peak-flops", peak_flops,
@@ -222,6 +229,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
                .planned_bytes = plan.value("memory_bytes", int64_t{0}),
                .price_per_hour = plan.value("price_per_hour", 0.0)};
   o.threads = threads;
+  o.bind = binds_threads(read_environment()) ? BindMode::kNone : parse_enum<BindMode>(bind).value_or(o.bind);
   o.records = records();
   const nlohmann::json run = manifest.value("run", nlohmann::json::object());
   PARTITA_ASSIGN_OR_RETURN(o.timeouts, limits(run));
@@ -311,6 +319,7 @@ std::vector<std::string> RunFlags::arguments() const {
   if (min_gain > 0) say("--min-gain", cat(min_gain));
   if (fast_dev_run) list.emplace_back("--fast-dev-run");
   if (threads > 0) say("--threads", cat(threads));
+  say("--bind", bind);
   say("--listen-metrics", listen_metrics);
   if (peak_flops > 0) say("--peak-flops", cat(peak_flops));
   for (const std::string& t : timeouts) say("--timeout", t);

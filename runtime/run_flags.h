@@ -45,7 +45,8 @@ struct RunFlags {
   double min_gain = 0;
   bool fast_dev_run = false;
   int threads = 0;
-  double peak_flops = 0;  // a second, of one rank's device; 0: as the plan says
+  std::string bind = "none";  // BindMode; the flag's default is "auto"
+  double peak_flops = 0;      // a second, of one rank's device; 0: as the plan says
   DataCache cache;
   bool shuffle = false, quiet = false, require_certificate = false;
   std::shared_ptr<SampleFeed> feed;  // no flag: batches come from there, in place of data, until it is closed

@@ -134,7 +134,6 @@ absl::Status run(const RunFlags& flags, const TalkFlags& talk, Rank& rank) {
   PARTITA_ASSIGN_OR_RETURN(TrainOptions options, flags.options(*plan));
   rank.watch->limit(options.timeouts);
   options.device = launch.device;
-  options.threads = threads;
   options.plugins = {{}, bundle};
   options.watch = rank.watch.get();
   BadValueSearch search(launch.searcher, plan->folder(), flags, rank.signals->stop());

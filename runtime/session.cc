@@ -90,7 +90,6 @@ absl::Status Session::train(const std::shared_ptr<const BundleFiles>& bundle, co
     status = train_local(loaded, options, &sink);
   } else {
     options.device = launch.device;
-    options.threads = flags_.threads_of(launch.local_size);
     PARTITA_ASSIGN_OR_RETURN(auto communicator, open_communicator(launch, "auto", {{}, options.plugins}));
     PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(plan.root())));
     const size_t stage = static_cast<size_t>(stage_of(programs.front().mesh, launch.rank));

@@ -1,6 +1,6 @@
 #include "runtime/trainer.h"
 
-#include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,24 +9,20 @@
 
 #include "base/cat.h"
 #include "base/exit_code.h"
-#include "base/host/processors.h"
 #include "base/status.h"
 #include "runtime/audit/recording_communicator.h"
+#include "runtime/bind/bind_rank.h"
 #include "runtime/checkpoint/state_files.h"
 #include "runtime/communicate/measured_communicator.h"
 #include "runtime/execute/team_size.h"
 #include "runtime/launch/rank_end.h"
 #include "runtime/program/placement.h"
+#include "runtime/program/sides.h"
 #include "runtime/training_loop.h"
 #include "runtime/transports/collective_threads.h"
 
 namespace partita::runtime {
 namespace {
-
-int threads_per_rank(const TrainOptions& options, int64_t ranks_here) {
-  if (options.threads > 0) return options.threads;
-  return static_cast<int>(std::max<int64_t>(1, usable_processors() / std::max<int64_t>(1, ranks_here)));
-}
 
 // A rank that is a thread of this process.
 struct LocalRank {
@@ -49,24 +45,34 @@ absl::StatusOr<LocalRank> open_local(const TrainOptions& options, int rank, int 
   return local;
 }
 
-// One rank of a run, watched, with so many threads (one where the program is too small for more), on device `device` of
-// this host. `watch` outlives it.
+// Binds a rank to its cores, and says so: its threads, one where the program is too small for more.
+absl::StatusOr<int> bind_team(const Program& program, Communicator* communicator, const TrainOptions& options,
+                              int device) {
+  PARTITA_ASSIGN_OR_RETURN(const RankBinding binding,
+                           bind_rank(communicator, options.bind, needs_device(program) ? device : -1));
+  if (options.tell && !binding.said.empty())
+    std::fprintf(stderr, "rank %d: %s\n", communicator != nullptr ? communicator->rank() : 0, binding.said.c_str());
+  return team_size(program, options.threads > 0 ? options.threads : binding.threads);
+}
+
+// One rank of a run, watched, on device `device` of this host. `watch` outlives it.
 absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
-                           const TrainOptions& options, MetricsSink* sink, int threads, int device, RankWatch& watch) {
-  threads = team_size(loaded->program, threads);
+                           const TrainOptions& options, MetricsSink* sink, int device, RankWatch& watch) {
   // They outlive abort(): what is under way reads and writes their memory.
   std::optional<MeasuredCommunicator> measured;
   std::optional<RecordingCommunicator> recorder;
+  std::unique_ptr<CheckAhead> ahead;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<TrainingLoop> loop;
-  const std::unique_ptr<CheckAhead> ahead = check_first_values(
-      loaded->program, mesh_coordinates(loaded->program.mesh, communicator != nullptr ? communicator->rank() : 0),
-      {options.initial, options.seed, threads});
   if (communicator != nullptr) measured.emplace(*communicator);
   if (options.audit > 0 && communicator != nullptr) recorder.emplace(*measured);
   Communicator* of_steps = recorder ? static_cast<Communicator*>(&*recorder) : measured ? &*measured : nullptr;
   auto run = [&]() -> absl::Status {
     PARTITA_RETURN_IF_ERROR(watch.join(communicator));
+    PARTITA_ASSIGN_OR_RETURN(const int threads, bind_team(loaded->program, communicator, options, device));
+    ahead = check_first_values(
+        loaded->program, mesh_coordinates(loaded->program.mesh, communicator != nullptr ? communicator->rank() : 0),
+        {options.initial, options.seed, threads});
     PARTITA_ASSIGN_OR_RETURN(executor, Executor::create(loaded, of_steps,
                                                         {.threads = threads,
                                                          .profile = !options.profile.empty(),
@@ -97,32 +103,31 @@ absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communic
 
 absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicator* communicator,
                         const TrainOptions& options, MetricsSink* sink) {
-  const int threads = threads_per_rank(options, 1);
   if (options.watch != nullptr)
-    return train_watched(std::move(loaded), communicator, options, sink, threads, options.device, *options.watch);
+    return train_watched(std::move(loaded), communicator, options, sink, options.device, *options.watch);
   const int rank = communicator != nullptr ? communicator->rank() : 0;
   PARTITA_ASSIGN_OR_RETURN(const auto recorder,
                            FlightRecorder::create("", rank, communicator != nullptr ? communicator->size() : 1));
   RankWatch watch(*recorder, options.timeouts);
-  return train_watched(std::move(loaded), communicator, options, sink, threads, options.device, watch);
+  return train_watched(std::move(loaded), communicator, options, sink, options.device, watch);
 }
 
 absl::Status train_local(const LoadedPrograms& loaded, const TrainOptions& options, MetricsSink* sink) {
-  int ranks = static_cast<int>(mesh_size(loaded.first().mesh)), threads = threads_per_rank(options, ranks);
+  const auto ranks = static_cast<int>(mesh_size(loaded.first().mesh));
   ThreadWorld world(ranks);
   std::vector<LocalRank> locals;
   for (int r = 0; r < ranks; ++r) {
     PARTITA_ASSIGN_OR_RETURN(LocalRank local, open_local(options, r, ranks, world));
     locals.push_back(std::move(local));
   }
-  if (ranks == 1) return train_watched(loaded.of(0), nullptr, options, sink, threads, 0, *locals[0].watch);
+  if (ranks == 1) return train_watched(loaded.of(0), nullptr, options, sink, 0, *locals[0].watch);
   std::vector<absl::Status> results(static_cast<size_t>(ranks));
   std::vector<std::thread> team;
   for (int r = 0; r < ranks; ++r) {
     team.emplace_back([&, r] {
       const LocalRank& local = locals[static_cast<size_t>(r)];
-      results[static_cast<size_t>(r)] = train_watched(loaded.of(r), local.communicator.get(), options,
-                                                      r == 0 ? sink : nullptr, threads, r, *local.watch);
+      results[static_cast<size_t>(r)] =
+          train_watched(loaded.of(r), local.communicator.get(), options, r == 0 ? sink : nullptr, r, *local.watch);
     });
   }
   for (std::thread& t : team) t.join();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "runtime/bind/bind_rank.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/data/data_source.h"
@@ -55,7 +56,8 @@ struct TrainOptions {
   std::string records;                      // not empty: folder of the flight records of train_local's ranks
   bool ends_process = false;                // where a rank of train_local does not come back after the run has failed
   RankWatch* watch = nullptr;               // of train_rank's; null: it has one of its own
-  int threads = 0;                          // per rank; 0: this process's cores divided among its ranks
+  BindMode bind = BindMode::kNone;          // ranks to parts of their host's cores
+  int threads = 0;                          // per rank; 0: its host's cores divided among its ranks
 
   void obey(StopSignal& signals) { stop = signals.stop(), save_now = signals.save(); }
 };

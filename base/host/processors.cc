@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -29,12 +30,25 @@ std::optional<double> quota_v1(const std::string& folder) {
 
 }  // namespace
 
+std::vector<int> allowed_processors() {
+  constexpr int kMost = 1 << 16;
+  std::vector<int> allowed;
+  // The kernel refuses a set that is smaller than its own.
+  for (int count = CPU_SETSIZE; count <= kMost && allowed.empty(); count *= 2) {
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(static_cast<size_t>(count)),
+                                                               [](cpu_set_t* s) { CPU_FREE(s); });
+    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(count));
+    if (::sched_getaffinity(0, bytes, set.get()) != 0) continue;
+    for (int k = 0; k < count; ++k) {
+      if (CPU_ISSET_S(k, bytes, set.get())) allowed.push_back(k);
+    }
+  }
+  return allowed;
+}
+
 int usable_processors(const std::string& cgroups, const std::string& own) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  int count = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0
-                  ? CPU_COUNT(&allowed)
-                  : static_cast<int>(std::thread::hardware_concurrency());
+  const std::vector<int> allowed = allowed_processors();
+  int count = static_cast<int>(allowed.empty() ? std::thread::hardware_concurrency() : allowed.size());
   std::ifstream groups(own);
   for (std::string line; std::getline(groups, line);) {  // "0::/a/b" of v2, "4:cpu,cpuacct:/a/b" of v1
     const size_t first = line.find(':'), second = line.find(':', first + 1);

@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/communicate/exchanges.h"
+#include "runtime/communicate/fold_numbers.h"
 
 namespace partita::runtime {
 namespace {
@@ -76,17 +77,9 @@ std::string describe(const CollectiveOp& op) {
 }
 
 std::string describe_ranks(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size();) {
-    size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    append(text, i == 0 ? "" : ", ", ranks[i]);
-    if (last > i) append(text, last == i + 1 ? ", " : "-", ranks[last]);
-    i = last + 1;
-  }
-  return text;
+  const bool one =
+      std::adjacent_find(ranks.begin(), ranks.end(), std::not_equal_to<>()) == ranks.end() && !ranks.empty();
+  return cat(one ? "rank " : "ranks ", fold_numbers(std::move(ranks)));
 }
 
 absl::Status Communicator::agree(std::string_view what, std::span<const std::byte> bytes) {

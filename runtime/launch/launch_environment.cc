@@ -306,6 +306,11 @@ bool chooses_onednn_instructions(const EnvironmentMap& environment) {
   return environment.contains("ONEDNN_MAX_CPU_ISA") || environment.contains("DNNL_MAX_CPU_ISA");
 }
 
+bool binds_threads(const EnvironmentMap& environment) {
+  return environment.contains("OMP_PROC_BIND") || environment.contains("OMP_PLACES") ||
+         environment.contains("GOMP_CPU_AFFINITY");
+}
+
 absl::StatusOr<std::string> first_slurm_host(std::string_view node_list) {
   std::string host;
   for (size_t i = 0; i < node_list.size() && node_list[i] != ','; ++i) {

@@ -56,6 +56,9 @@ EnvironmentMap read_environment();
 // Whether the user has chosen the instruction set of oneDNN, which reads these variables itself.
 bool chooses_onednn_instructions(const EnvironmentMap& environment);
 
+// Whether the user has said where the threads of OpenMP run, which reads these variables itself.
+bool binds_threads(const EnvironmentMap& environment);
+
 // The first host of a Slurm node list: "gpu[03-07,9],login1" -> "gpu03". InvalidArgument where it is malformed.
 absl::StatusOr<std::string> first_slurm_host(std::string_view node_list);
 
