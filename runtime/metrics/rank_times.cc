@@ -52,7 +52,7 @@ void RankTimes::judge(int64_t steps) {
     const double median = medians.at(stages_[r]);
     const double ratio = median > 0 ? seen_.seconds[r] / median : 1;
     const int64_t before = slow_for_[r];
-    slow_for_[r] = ratio >= kSlow ? before + steps : 0;
+    slow_for_[r] = ratio >= kSlow && seen_.seconds[r] - median >= kSlowSeconds ? before + steps : 0;
     if (ratio > seen_.slowest.ratio)
       seen_.slowest = {static_cast<int>(r), ratio, slow_for_[r], before < kSteps && slow_for_[r] >= kSteps};
   }

@@ -20,7 +20,7 @@ class RankTimes {
   struct Slow {
     int rank = 0;
     double ratio = 1;   // of its own work to that of the median rank of its stage
-    int64_t steps = 0;  // for how many it has been slow by kSlow or more
+    int64_t steps = 0;  // for how many it has been slow by kSlow and kSlowSeconds or more
     bool tell = false;  // it has been so for kSteps now: once, until it is no more
   };
   struct Seen {
@@ -28,6 +28,7 @@ class RankTimes {
     Slow slowest;
   };
   static constexpr double kSlow = 1.2;
+  static constexpr double kSlowSeconds = 1e-3;  // a step: what the system takes for a moment is no slow rank
   static constexpr int64_t kSteps = 20;
 
   // After a step: `own` is what it took without waiting for others, `whole` with it, in seconds. Every rank calls it

@@ -50,6 +50,11 @@ TEST(RankTimes, ShortStepsAreLookedAtOnceASecond) {
   EXPECT_FALSE(all[2].slowest.tell);
 }
 
+TEST(RankTimes, MicrosecondsAreNoSlowRank) {
+  for (const RankTimes::Seen& s : seen(std::vector<std::vector<double>>(64, {2e-4, 4e-4}), 1, {0, 0}))
+    EXPECT_EQ(s.slowest.steps, 0);
+}
+
 // Stages have work of their own; a rank that recovers is told again when it is slow again.
 TEST(RankTimes, RanksAreHeldAgainstThoseOfTheirStage) {
   EXPECT_EQ(seen(std::vector<std::vector<double>>(25, {1, 3, 1, 3}), 3, {0, 1, 0, 1}).back().slowest.ratio, 1);
