@@ -20,7 +20,9 @@
 #include "runtime/communicate/exchanges.h"
 #include "runtime/communicate/work_together.h"
 #include "runtime/files/in_parallel.h"
+#include "runtime/files/safetensors_header.h"
 #include "runtime/files/tensor_checksum.h"
+#include "runtime/files/write_runs.h"
 #include "runtime/program/placement.h"
 
 namespace partita::runtime {
@@ -35,12 +37,6 @@ constexpr size_t kCopied = 8 << 20;  // bytes at once
 
 std::map<std::string, std::string> metadata_of(const CheckpointManifest& m) {
   return {{"format", "pt"}, {"partita_step", cat(m.step)}};
-}
-
-std::vector<TensorInfo> infos_of(const CheckpointManifest& m) {
-  std::vector<TensorInfo> infos;
-  for (const CheckpointTensor& t : m.tensors) infos.push_back({t.name, t.dtype, t.shape});
-  return infos;
 }
 
 // Best effort: some file systems refuse to sync a folder.
@@ -96,8 +92,8 @@ absl::Status CheckpointWriter::create() {
   fs::create_directories(path, error);
   if (error) return file_error("make the folder", path, error.value());
   if (!shared_) return absl::OkStatus();
-  PARTITA_ASSIGN_OR_RETURN(file_, SafetensorsWriter::create(cat(path, "/", kCheckpointStates), infos_of(manifest_),
-                                                            metadata_of(manifest_), kToken));
+  PARTITA_ASSIGN_OR_RETURN(
+      file_, SafetensorsWriter::create(cat(path, "/", kCheckpointStates), infos(), metadata_of(manifest_), kToken));
   return absl::OkStatus();
 }
 
@@ -120,40 +116,36 @@ absl::Status CheckpointWriter::begin(CheckpointManifest manifest, const std::vec
 absl::Status CheckpointWriter::copy_states(const std::vector<HeldState>& states, std::span<const int64_t> coordinates) {
   pieces_.clear();
   owned_.assign(manifest_.tensors.size(), false);
-  size_t bytes = 0;
+  std::vector<std::pair<const HeldState*, LogicalPiece>> held;  // of each piece
   // With files of their own the ranks write all that they hold, so that each can load its part again alone.
-  auto each_piece = [&](auto&& visit) {
-    for (const HeldState& s : states) {
-      if (s.owned) owned_[s.tensor] = true;
-      if (!s.owned && (shared_ || owned_only_)) continue;
-      const absl::Status walked = for_each_piece(*s.placement, coordinates, [&](const LogicalPiece& piece) {
-        visit(s, piece,
-              static_cast<size_t>(*element_count(piece.extent) * dtype_size(manifest_.tensors[s.tensor].dtype)));
-        return absl::OkStatus();
-      });
-      PARTITA_CHECK(walked.ok(), "pieces of a checked placement");
-    }
-  };
-  each_piece([&](const HeldState&, const LogicalPiece&, size_t size) { bytes += size; });
-  if (buffer_.bytes() < static_cast<int64_t>(bytes)) {
-    PARTITA_ASSIGN_OR_RETURN(buffer_, RegionMemory::allocate(static_cast<int64_t>(bytes)));
+  for (const HeldState& s : states) {
+    if (s.owned) owned_[s.tensor] = true;
+    if (!s.owned && (shared_ || owned_only_)) continue;
+    const absl::Status walked = for_each_piece(*s.placement, coordinates, [&](const LogicalPiece& piece) {
+      const auto bytes =
+          static_cast<size_t>(*element_count(piece.extent) * dtype_size(manifest_.tensors[s.tensor].dtype));
+      pieces_.push_back({s.tensor, piece.offset, piece.extent, 0, bytes});
+      held.emplace_back(&s, piece);
+      return absl::OkStatus();
+    });
+    PARTITA_CHECK(walked.ok(), "pieces of a checked placement");
   }
+  PARTITA_RETURN_IF_ERROR(place_pieces());
   // Training waits for this.
   std::vector<std::function<void()>> copies;
-  size_t at = 0;
-  each_piece([&](const HeldState& s, const LogicalPiece& piece, size_t size) {
-    const int64_t element = dtype_size(manifest_.tensors[s.tensor].dtype);
-    std::byte* to = buffer_.data() + at;
-    pieces_.push_back({s.tensor, piece.offset, piece.extent, at, size});
-    at += size;
+  for (size_t p = 0; p < pieces_.size(); ++p) {
+    const auto& [state, piece] = held[p];
+    const int64_t element = dtype_size(manifest_.tensors[state->tensor].dtype);
+    std::byte* to = buffer_.data() + pieces_[p].at;
     if (!is_dense(piece)) {
-      copies.push_back([piece, element, from = s.memory.data(), to] { pack_piece(piece, element, from, to); });
-      return;
+      copies.push_back([&piece, element, from = state->memory.data(), to] { pack_piece(piece, element, from, to); });
+      continue;
     }
-    const std::byte* from = s.memory.data() + piece.packed_offset * element;
+    const std::byte* from = state->memory.data() + piece.packed_offset * element;
+    const size_t size = pieces_[p].bytes;
     for (size_t k = 0; k < size; k += kCopied)
       copies.push_back([=] { std::memcpy(to + k, from + k, std::min(kCopied, size - k)); });
-  });
+  }
   in_parallel(kCopiers, copies.size(), [&](size_t k) {
     copies[k]();
     got_on_();
@@ -161,19 +153,47 @@ absl::Status CheckpointWriter::copy_states(const std::vector<HeldState>& states,
   return absl::OkStatus();
 }
 
+// What this rank's file holds, or the file of all.
+std::vector<TensorInfo> CheckpointWriter::infos() const {
+  std::vector<TensorInfo> infos;
+  if (shared_) {
+    for (const CheckpointTensor& t : manifest_.tensors) infos.push_back({t.name, t.dtype, t.shape});
+    return infos;
+  }
+  for (const Piece& p : pieces_)
+    infos.push_back({box_key(manifest_.tensors[p.tensor].name, p.offset), manifest_.tensors[p.tensor].dtype, p.extent});
+  return infos;
+}
+
+// Where they go in the copy: so that a piece is written from there (kWrittenPage), if it is one run of the file.
+absl::Status CheckpointWriter::place_pieces() {
+  PARTITA_ASSIGN_OR_RETURN(const SafetensorsLayout layout, lay_out_safetensors(infos(), metadata_of(manifest_)));
+  std::map<std::string_view, int64_t> begins;
+  for (const SafetensorsEntry& e : layout.entries) begins[e.name] = e.begin;
+  constexpr auto kPage = static_cast<size_t>(kWrittenPage);
+  size_t end = 0;
+  for (Piece& p : pieces_) {
+    const CheckpointTensor& t = manifest_.tensors[p.tensor];
+    int64_t first = 0;  // element of what the file has under the name
+    for (size_t d = 0; shared_ && d < t.shape.size(); ++d) first = first * t.shape[d] + p.offset[d];
+    const int64_t in_file = begins.at(shared_ ? t.name : box_key(t.name, p.offset)) + first * dtype_size(t.dtype);
+    p.at = end + (static_cast<size_t>(in_file) - end) % kPage;
+    end = p.at + p.bytes;
+  }
+  if (buffer_.bytes() >= static_cast<int64_t>(end)) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(buffer_, RegionMemory::allocate(static_cast<int64_t>(end)));
+  return absl::OkStatus();
+}
+
 absl::Status CheckpointWriter::open_file() {
   const std::string folder = partial();
   if (!shared_) {
-    std::vector<TensorInfo> infos;
-    for (const Piece& p : pieces_)
-      infos.push_back(
-          {box_key(manifest_.tensors[p.tensor].name, p.offset), manifest_.tensors[p.tensor].dtype, p.extent});
     const int rank = communicator_ == nullptr ? 0 : communicator_->rank();
     PARTITA_ASSIGN_OR_RETURN(
-        file_, SafetensorsWriter::create(cat(folder, "/", box_file(rank)), std::move(infos), metadata_of(manifest_)));
+        file_, SafetensorsWriter::create(cat(folder, "/", box_file(rank)), infos(), metadata_of(manifest_)));
   } else if (!is_first()) {
-    PARTITA_ASSIGN_OR_RETURN(file_, SafetensorsWriter::join(cat(folder, "/", kCheckpointStates), infos_of(manifest_),
-                                                            metadata_of(manifest_), kToken));
+    PARTITA_ASSIGN_OR_RETURN(
+        file_, SafetensorsWriter::join(cat(folder, "/", kCheckpointStates), infos(), metadata_of(manifest_), kToken));
   }
   return absl::OkStatus();
 }

@@ -79,6 +79,8 @@ class CheckpointWriter {
   bool is_first() const { return communicator_ == nullptr || communicator_->rank() == 0; }
   void start(absl::Status (CheckpointWriter::*work)());
   absl::Status create();
+  std::vector<TensorInfo> infos() const;
+  absl::Status place_pieces();
   absl::Status open_file();
   absl::Status copy_states(const std::vector<HeldState>& states, std::span<const int64_t> coordinates);
   absl::Status write_pieces();

@@ -15,8 +15,6 @@
 namespace partita::runtime {
 namespace {
 
-constexpr uint64_t kLongestHeader = 100'000'000;  // the reference implementation's own bound
-
 absl::Status bad_file(const std::string& path, std::string_view why) {
   return absl::InvalidArgumentError(cat("safetensors file ", quote(path, 1000), ": ", why));
 }
@@ -179,54 +177,23 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::join(
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::open(
     const std::string& path, std::vector<TensorInfo> tensors, const std::map<std::string, std::string>& metadata,
     const std::string& token, bool creator) {
-  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    return std::pair(-dtype_size(a.dtype), std::string_view(a.name)) <
-           std::pair(-dtype_size(b.dtype), std::string_view(b.name));
-  });
-  SafetensorsHeader header;
-  header.metadata = metadata;
-  int64_t at = 0;
-  for (const auto& [key, value] : metadata) {
-    if (!is_utf8(key) || !is_utf8(value)) return bad_file(path, cat("metadata ", quote(key), " is not UTF-8"));
-  }
-  for (const TensorInfo& t : tensors) {
-    const std::optional<int64_t> count = element_count(t.shape);
-    int64_t bytes = 0, end = 0;
-    if (safetensors_dtype(t.dtype).empty()) return bad_file(path, cat("tensor ", quote(t.name), " has no dtype"));
-    if (!is_utf8(t.name) || t.name == "__metadata__")
-      return bad_file(path, cat("cannot hold a tensor of the name ", quote(t.name)));
-    if (!count || __builtin_mul_overflow(*count, dtype_size(t.dtype), &bytes) ||
-        __builtin_add_overflow(at, bytes, &end)) {
-      return bad_file(path, cat("tensor ", quote(t.name), " has the impossible shape ", shape_text(t.shape)));
-    }
-    SafetensorsEntry entry;
-    static_cast<TensorInfo&>(entry) = t;
-    entry.begin = std::exchange(at, end);
-    entry.end = end;
-    header.entries.push_back(std::move(entry));
-  }
-  const std::string json = format_safetensors_header(header);
-  if (json.size() > kLongestHeader)
-    return bad_file(path, cat("header would be ", json.size(), " bytes, more than the format's ", kLongestHeader));
-  const int64_t start = 8 + static_cast<int64_t>(json.size());
-
+  const absl::StatusOr<SafetensorsLayout> laid_out = lay_out_safetensors(std::move(tensors), metadata);
+  if (!laid_out.ok()) return bad_file(path, std::string(laid_out.status().message()));
+  const SafetensorsLayout& layout = *laid_out;
   PARTITA_ASSIGN_OR_RETURN(AtomicFile opened,
                            creator ? AtomicFile::create(path, token) : AtomicFile::join(path, token));
   std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(std::move(opened), !token.empty()));
-  writer->file_bytes_ = start + at;
-  for (const SafetensorsEntry& e : header.entries) {
+  writer->file_bytes_ = layout.bytes;
+  for (const SafetensorsEntry& e : layout.entries) {
     auto [it, fresh] = writer->slots_.try_emplace(e.name);
     if (!fresh) return bad_file(path, cat("tensor ", quote(e.name), " is listed twice"));
     it->second.info = e;
-    it->second.begin = start + e.begin;
+    it->second.begin = e.begin;
     it->second.bytes = e.end - e.begin;
   }
   if (creator) {
     PARTITA_RETURN_IF_ERROR(writer->file_.reserve(writer->file_bytes_));
-    std::string front(8, '\0');
-    const uint64_t length = json.size();
-    std::memcpy(front.data(), &length, 8);
-    PARTITA_RETURN_IF_ERROR(writer->file_.append(front + json));
+    PARTITA_RETURN_IF_ERROR(writer->file_.append(layout.front));
   }
   return writer;
 }

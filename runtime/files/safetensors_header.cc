@@ -1,9 +1,13 @@
 #include "runtime/files/safetensors_header.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/box.h"
 #include "base/cat.h"
@@ -191,6 +195,51 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   out += "}";
   while (out.size() % 8 != 0) out += ' ';
   return out;
+}
+
+absl::StatusOr<SafetensorsLayout> lay_out_safetensors(std::vector<TensorInfo> tensors,
+                                                      const std::map<std::string, std::string>& metadata) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::pair(-dtype_size(a.dtype), std::string_view(a.name)) <
+           std::pair(-dtype_size(b.dtype), std::string_view(b.name));
+  });
+  SafetensorsHeader header;
+  header.metadata = metadata;
+  int64_t at = 0;
+  for (const auto& [key, value] : metadata) {
+    if (!is_utf8(key) || !is_utf8(value))
+      return absl::InvalidArgumentError(cat("metadata ", quote(key), " is not UTF-8"));
+  }
+  for (const TensorInfo& t : tensors) {
+    const std::optional<int64_t> count = element_count(t.shape);
+    int64_t bytes = 0, end = 0;
+    if (safetensors_dtype(t.dtype).empty())
+      return absl::InvalidArgumentError(cat("tensor ", quote(t.name), " has no dtype"));
+    if (!is_utf8(t.name) || t.name == "__metadata__")
+      return absl::InvalidArgumentError(cat("cannot hold a tensor of the name ", quote(t.name)));
+    if (!count || __builtin_mul_overflow(*count, dtype_size(t.dtype), &bytes) ||
+        __builtin_add_overflow(at, bytes, &end)) {
+      return absl::InvalidArgumentError(
+          cat("tensor ", quote(t.name), " has the impossible shape ", shape_text(t.shape)));
+    }
+    SafetensorsEntry entry;
+    static_cast<TensorInfo&>(entry) = t;
+    entry.begin = std::exchange(at, end);
+    entry.end = end;
+    header.entries.push_back(std::move(entry));
+  }
+  const std::string json = format_safetensors_header(header);
+  if (json.size() > kLongestHeader)
+    return absl::InvalidArgumentError(
+        cat("header would be ", json.size(), " bytes, more than the format's ", kLongestHeader));
+  SafetensorsLayout layout{std::string(8, '\0'), std::move(header.entries), 0};
+  const uint64_t length = json.size();
+  std::memcpy(layout.front.data(), &length, 8);
+  layout.front += json;
+  const auto start = static_cast<int64_t>(layout.front.size());
+  for (SafetensorsEntry& e : layout.entries) e.begin += start, e.end += start;
+  layout.bytes = start + at;
+  return layout;
 }
 
 }  // namespace partita::runtime

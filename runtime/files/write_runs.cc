@@ -4,9 +4,9 @@
 //   extents  [0, 9000000)                 [9500000, 9500100)
 //   blocks   [0, 4M) [4M, 8M) [8M, 9000000)   and the small one
 //
-// A block's whole pages are gathered in aligned memory and written past the cache; what is left at its ends, less than
-// a page, goes through the cache. The kernel keeps both views of a file in step page by page, and no page is written in
-// both ways.
+// A block's whole pages are written past the cache: from where they lie, as far as that is aligned as they are in the
+// file, else gathered in aligned memory. What is left at its ends, less than a page, goes through the cache. The kernel
+// keeps both views of a file in step page by page, and no page is written in both ways.
 #include "runtime/files/write_runs.h"
 
 #include <unistd.h>
@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -24,7 +25,7 @@
 namespace partita::runtime {
 namespace {
 
-constexpr int64_t kPage = 4096, kBlock = 4 << 20;
+constexpr int64_t kPage = kWrittenPage, kBlock = 4 << 20;
 constexpr int64_t kWorthDirect = 256 << 10;  // below, a write of its own costs more than the cache
 
 int64_t round_up(int64_t n) { return (n + kPage - 1) / kPage * kPage; }
@@ -100,22 +101,43 @@ class RunWriter {
   absl::Status write_block(const Block& block, AlignedMemory& memory) {
     const int64_t begin = round_up(block.begin), end = block.end / kPage * kPage;
     if (direct_ < 0 || end - begin < kWorthDirect) return write_cached(block, block.begin, block.end);
-    if (memory == nullptr) memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, kBlock)));
-    if (memory == nullptr) return write_cached(block, block.begin, block.end);
-    each_part(block, begin, end, [&](int64_t at, std::span<const std::byte> bytes) {
-      std::memcpy(memory.get() + (at - begin), bytes.data(), bytes.size());
-      return absl::OkStatus();
-    }).IgnoreError();
+    int64_t at = begin;
+    absl::Status status = write_cached(block, block.begin, begin);
+    for (size_t k = block.run; status.ok() && k < runs_.size() && runs_[k].offset < end; ++k) {
+      const int64_t from = std::max(begin, round_up(runs_[k].offset)), to = std::min(end, end_of(k) / kPage * kPage);
+      const std::byte* bytes = runs_[k].bytes.data() + (from - runs_[k].offset);
+      if (to - from < kWorthDirect || reinterpret_cast<uintptr_t>(bytes) % kPage != 0) continue;
+      status = write_gathered(block, at, from, memory);
+      if (status.ok()) status = write_direct(block, bytes, from, to);
+      at = to;
+    }
+    if (status.ok()) status = write_gathered(block, at, end, memory);
+    return status.ok() ? write_cached(block, end, block.end) : status;
+  }
+
+  // Whole pages, out of memory that is aligned as they are.
+  absl::Status write_direct(const Block& block, const std::byte* bytes, int64_t begin, int64_t end) {
     int64_t done = 0;
     while (done < end - begin) {
-      const ssize_t n = ::pwrite(direct_, memory.get() + done, static_cast<size_t>(end - begin - done), begin + done);
+      const ssize_t n = ::pwrite(direct_, bytes + done, static_cast<size_t>(end - begin - done), begin + done);
       if (n < 0 && errno == EINTR) continue;
       // Whatever is the matter with it (no such writes after all, a disk that is full), the other way tells.
       if (n <= 0 || n % kPage != 0) break;
       done += n;
     }
-    if (absl::Status s = write_cached(block, block.begin, begin); !s.ok()) return s;
-    return write_cached(block, begin + done, block.end);
+    return write_cached(block, begin + done, end);
+  }
+
+  // Whole pages, wherever their bytes lie.
+  absl::Status write_gathered(const Block& block, int64_t begin, int64_t end, AlignedMemory& memory) {
+    if (end - begin < kWorthDirect) return write_cached(block, begin, end);
+    if (memory == nullptr) memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, kBlock)));
+    if (memory == nullptr) return write_cached(block, begin, end);
+    each_part(block, begin, end, [&](int64_t at, std::span<const std::byte> bytes) {
+      std::memcpy(memory.get() + (at - begin), bytes.data(), bytes.size());
+      return absl::OkStatus();
+    }).IgnoreError();
+    return write_direct(block, memory.get(), begin, end);
   }
 
   absl::Status write_cached(const Block& block, int64_t begin, int64_t end) {

@@ -12,6 +12,10 @@
 
 namespace partita::runtime {
 
+// Bytes are written from where they lie, if there are enough of them, where their place in memory and their place in
+// the file are alike modulo this.
+inline constexpr int64_t kWrittenPage = 4096;
+
 // Bytes and their place in a file.
 struct FileRun {
   int64_t offset = 0;

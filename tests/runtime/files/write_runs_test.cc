@@ -24,7 +24,8 @@ std::vector<std::byte> drawn(size_t n, uint64_t seed) {
 }
 
 // Runs of many lengths, shuffled, with holes between some: what is written is there, and the holes are as they were.
-void check(const std::string& path, std::vector<int64_t> lengths, int64_t hole_after, int threads) {
+// `shift`: of their places in memory beside those in the file, modulo a page.
+void check(const std::string& path, std::vector<int64_t> lengths, int64_t hole_after, int threads, size_t shift) {
   int64_t bytes = 4321;
   std::vector<int64_t> begins;
   for (size_t k = 0; k < lengths.size(); ++k) {
@@ -32,12 +33,16 @@ void check(const std::string& path, std::vector<int64_t> lengths, int64_t hole_a
     bytes += lengths[k] + (static_cast<int64_t>(k) % 3 == 2 ? hole_after : 0);
   }
   bytes += 99;
-  const std::vector<std::byte> before = drawn(static_cast<size_t>(bytes), 1), after = drawn(before.size(), 2);
+  constexpr size_t kPage = kWrittenPage;
+  const std::vector<std::byte> before = drawn(static_cast<size_t>(bytes), 1),
+                               drawn_after = drawn(before.size() + 2 * kPage, 2);
+  const size_t whole = kPage - reinterpret_cast<uintptr_t>(drawn_after.data()) % kPage;
+  const std::span<const std::byte> after = std::span(drawn_after).subspan(whole + shift, before.size());
   std::vector<std::byte> expected = before;
   std::vector<FileRun> runs;
   for (size_t k = 0; k < lengths.size(); ++k) {
     const auto at = static_cast<size_t>(begins[k]), n = static_cast<size_t>(lengths[k]);
-    runs.push_back({begins[k], std::span(after).subspan(at, n)});
+    runs.push_back({begins[k], after.subspan(at, n)});
     std::copy_n(after.begin() + begins[k], n, expected.begin() + begins[k]);
   }
   std::shuffle(runs.begin(), runs.end(), std::mt19937(3));
@@ -56,14 +61,16 @@ TEST(WriteRuns, AllBytesAndNoOthers) {
   const TempFolder memory;
   for (const std::string& folder : {on_disk(), memory.path()}) {
     const std::string path = folder + "/write_runs_test.bin";
-    check(path, {}, 0, 4);
-    check(path, {1}, 0, 4);
-    check(path, {5, 4096, 0, 300, 12288, 1}, 7, 1);
-    // Long enough for several blocks, and for the way past the cache: whole, and of many pieces.
-    check(path, {10'000'000}, 0, 4);
-    check(path, {3'000'000, 1, 4095, 2'000'000, 700'001, 5'000'000, 8}, 1, 4);
-    check(path, std::vector<int64_t>(3000, 999), 0, 3);
-    check(path, std::vector<int64_t>(300, 9999), 4096, 2);
+    for (const size_t shift : {0, 16}) {
+      check(path, {}, 0, 4, shift);
+      check(path, {1}, 0, 4, shift);
+      check(path, {5, 4096, 0, 300, 12288, 1}, 7, 1, shift);
+      // Long enough for several blocks, and for the way past the cache: whole, and of many pieces.
+      check(path, {10'000'000}, 0, 4, shift);
+      check(path, {3'000'000, 1, 4095, 2'000'000, 700'001, 5'000'000, 8}, 1, 4, shift);
+      check(path, std::vector<int64_t>(3000, 999), 0, 3, shift);
+      check(path, std::vector<int64_t>(300, 9999), 4096, 2, shift);
+    }
     std::filesystem::remove(path);
   }
 }
