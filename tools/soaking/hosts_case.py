@@ -8,6 +8,7 @@ from soaking import hosts
 from soaking.case import CHECKPOINTS, TIMEOUT, Case, command_line, environment, lives, processes, wait_until
 
 SLOTS = 2        # ranks of a host
+ELASTIC = 4      # ranks of that case
 MIRROR = 4       # steps from one copy in another host's memory to the next
 SAVING = 30      # seconds in which ranks have left that are told to
 ASKED = 60       # seconds from one question to the hosts that are missing to the next
@@ -23,7 +24,7 @@ def cases(count):
         "zero3": f"--ranks {ranks} --like zero3",
         "mixed": f"--ranks {ranks} --pin pipeline=2 --pin data={count} --pin micro_batch=2",
         "mirror": f"--ranks {ranks} --like zero1",
-        "elastic": "--ranks 4 --like zero1 --also 2",
+        "elastic": f"--ranks {ELASTIC} --like zero1 --also 2",
     }
     names = ["mlp-ddp", "gpt-mixed", "mlp-mirror", "mlp-elastic", "gpt-zero3"]
     return {name: layouts[name.split("-")[1]] for name in names}
@@ -141,7 +142,7 @@ class HostsCase(Case):
             self.wrong("ends", f"a clock that was set ended the run\n{self.said(begin)[-2000:]}")
 
     def shrinks_and_grows(self, host, its, begin):
-        spare = len(self.network.hosts) * SLOTS >= 4 + SLOTS
+        spare = len(self.network.hosts) * SLOTS >= ELASTIC + SLOTS
         self.goes_on("host", its, begin, must_start_again=True)
         before = len(self.ranks())
         host.up()
@@ -149,7 +150,7 @@ class HostsCase(Case):
             return
         if before != 2:
             self.wrong("ends", f"{before} ranks without a host, and a plan for 2\n{self.said(begin)[-2000:]}")
-        if not wait_until(lambda: len(self.ranks()) == 4, ASKED + self.patience):
+        if not wait_until(lambda: len(self.ranks()) == ELASTIC, ASKED + self.patience):
             self.wrong("hangs", f"the host is back, and the run has not grown\n{self.said(begin)[-2000:]}")
         self.steps_follow("a host that is back")
 

@@ -6,7 +6,7 @@ import subprocess
 
 from soaking import hosts
 from soaking.case import wait_until
-from soaking.hosts_case import SLOTS, HostsCase
+from soaking.hosts_case import ELASTIC, SLOTS, HostsCase
 
 SETTINGS = """ClusterName=soak
 SlurmctldHost=head(10.99.0.254)
@@ -109,7 +109,7 @@ class SlurmCase(HostsCase):
         return SlurmNetwork(f"{self.place}/network", count)
 
     def start(self):
-        count = len(self.network.hosts)
+        count = ELASTIC // SLOTS if self.elastic else len(self.network.hosts)
         command = [*self.network.inside(), self.soak.options.partita, "launch", f"{self.place}/bundle", "--slurm", "--nodes",
                    str(count), f"--slurm-option=--output={self.output}", *self.flags()]
         done = subprocess.run(command, cwd=self.place, check=True, capture_output=True, text=True,
