@@ -2,6 +2,7 @@
 // links, so that every kind of layout is searched out.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -122,6 +123,49 @@ TEST(Models_EverySearchedPlan, TrainsAsOneRankDoes) {
   }
   EXPECT_GE(planned, tried * 3 / 4);
   EXPECT_GE(kinds.size(), 6u) << testing::PrintToString(kinds);
+}
+
+// Stages that have little memory compute blocks again, each as it must, and train the same numbers.
+TEST(SearchedPlan_Stages, ComputeAgainBlockByBlock) {
+  TempFolder out;
+  auto partita = [](const std::string& arguments) {
+    Outcome o = run_command(partita_program() + " " + arguments);
+    EXPECT_EQ(o.code, 0) << arguments << ": " << o.text;
+  };
+  const std::string model = out / "model.onnx", plan_file = out / "plan.json", bundle = out / "bundle";
+  partita(cat("model gpt --layers 8 --hidden 64 --heads 2 --vocab 128 --seq 64 --no-tied --with-weights --quiet -o ",
+              model));
+  const std::string recipe =
+      out.write("train.yaml", "batch: {global: 8}\noptimizer: {kind: adamw, lr: 0.001}\ndata: {kind: synthetic}\n");
+  const std::string task = cat(model, " --train ", recipe, " --quiet ");
+  auto plan = [&](const std::string& memory, const std::string& pins) {
+    const std::string cluster =
+        out.write("cluster.yaml", cat("devices_per_node: 2\ndevice: {like: cpu, reserve: 0", memory, "}\n"));
+    partita(cat("plan ", task, "--pin data=1 --pin tensor=1 --pin context=1 --pin micro_batch=1 --pin schedule=1f1b ",
+                pins, "--cluster ", cluster, " -o ", plan_file));
+    return json::parse(TempFolder::read(plan_file));
+  };
+  const json roomy = plan("", "");
+  const double all = roomy["predicted"]["program_bytes"][0].get<double>();
+  const std::string memory = cat(", memory: ", 0.8 * all);
+  const json uniform = plan(memory, "--pin recompute=full "), tight = plan(memory, "");
+  EXPECT_EQ(roomy["pin"].value("recompute", ""), "none");
+  ASSERT_TRUE(tight["pin"].contains("recompute_blocks")) << tight["layout"];
+  // Of the first stage's four blocks, which it holds for two micro-batches, and of the second's.
+  const json& modes = tight["pin"]["recompute_blocks"];
+  EXPECT_EQ(std::count(modes.begin(), modes.begin() + 4, "none"), 0) << modes;
+  EXPECT_NE(modes[0], modes.size() > 4 ? modes[4] : json("none")) << modes;
+  EXPECT_LT(tight["predicted"]["step_seconds"].get<double>(), uniform["predicted"]["step_seconds"].get<double>());
+  partita(cat("compile ", task, "--plan ", plan_file, " -o ", bundle));
+  partita(cat("verify ", bundle));
+  auto losses = [&](const std::string& command) {
+    std::filesystem::remove(out / "m.jsonl");
+    partita(cat(command, " --steps 4 --threads 1 --quiet --metrics ", out / "m.jsonl"));
+    return read_losses(out / "m.jsonl");
+  };
+  const std::vector<double> one = losses(cat("train ", task)), found = losses(cat("run ", bundle));
+  ASSERT_EQ(found.size(), one.size());
+  for (size_t s = 0; s < one.size(); ++s) EXPECT_NEAR(found[s] / one[s], 1, 1e-5) << s;
 }
 
 }  // namespace

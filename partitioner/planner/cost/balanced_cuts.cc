@@ -1,5 +1,4 @@
-// Where a layout's stages begin: blocks evenly, or balanced by the time that units take on each stage's devices, also
-// among cuts whose stages fit.
+// Where a layout's stages begin: blocks evenly, or balanced by the time that units take on each stage's devices.
 #include <algorithm>
 
 #include "partitioner/planner/cost/cost_model.h"
@@ -60,72 +59,8 @@ CostModel::UnitSums CostModel::seconds_before(const Layout& l) {
   return out;
 }
 
-// Whether units first to end - 1 fit on a stage's devices.
-class CostModel::Room {
- public:
-  Room(const CostModel& model, const Layout& l) : model_(model), layouts_(l) {
-    const Workload& w = *model.problem_.workload;
-    before_.emplace_back(w.kinds.size(), 0);
-    for (int k : w.units) {
-      before_.push_back(before_.back());
-      ++before_.back()[static_cast<size_t>(k)];
-    }
-    for (int64_t s = 0; s < l.pipeline; ++s) {
-      devices_.push_back(&model.group_of_stage(l, s).device);
-      held_.push_back(in_flight(model.problem_, l, s));
-    }
-  }
-
-  bool fits(size_t stage, size_t first, size_t end) const {
-    StageUnits units{before_[end], static_cast<int>(end - first)};
-    for (size_t k = 0; k < units.counts.size(); ++k) units.counts[k] -= before_[first][k];
-    return stage_memory(model_.problem_, *devices_[stage], layouts_[stage], units, held_[stage]).total() <=
-           devices_[stage]->memory_bytes;
-  }
-
-  // Whether all units fit: as much as does on each stage in turn. More units never need less memory.
-  bool all_fit() const {
-    const size_t n = before_.size() - 1;
-    if (devices_.size() > n) return false;
-    size_t at = 0;
-    for (size_t s = 0; s < devices_.size(); ++s) {
-      size_t low = at, high = n - (devices_.size() - 1 - s);  // one for each stage that follows
-      while (low < high) {
-        const size_t middle = (low + high + 1) / 2;
-        if (fits(s, at, middle)) {
-          low = middle;
-        } else {
-          high = middle - 1;
-        }
-      }
-      if (low == at) return false;
-      at = low;
-    }
-    return at == n;
-  }
-
-  // Per unit: the one that a stage which begins there ends before at the latest.
-  std::vector<int> ends(size_t stage) const {
-    const size_t n = before_.size() - 1;
-    std::vector<int> ends(n);
-    for (size_t first = 0, end = 0; first < n; ++first) {
-      end = std::max(end, first);
-      while (end < n && fits(stage, first, end + 1)) ++end;
-      ends[first] = static_cast<int>(end);
-    }
-    return ends;
-  }
-
- private:
-  const CostModel& model_;
-  const StageLayouts layouts_;
-  std::vector<std::vector<int>> before_;  // units of each kind among the first 0, 1, …
-  std::vector<const DeviceProfile*> devices_;
-  std::vector<double> held_;
-};
-
 // best[p][k]: the smallest possible time of the slowest of p chunks over the first k units.
-std::vector<int> CostModel::cut_by_time(const Layout& l, const std::vector<std::vector<int>>& ends) {
+std::vector<int> CostModel::cut_by_time(const Layout& l) {
   const Workload& w = *problem_.workload;
   size_t n = w.units.size(), stages = static_cast<size_t>(l.pipeline),
          chunks = stages * static_cast<size_t>(l.interleave);
@@ -141,13 +76,12 @@ std::vector<int> CostModel::cut_by_time(const Layout& l, const std::vector<std::
     for (size_t k = p; k + (chunks - p) <= n; ++k) {
       for (size_t j = k; j-- > p - 1;) {
         double last = prefix[k] - prefix[j];
-        if (last >= best[p][k] || (!ends.empty() && static_cast<size_t>(ends[stage][j]) < k)) break;
+        if (last >= best[p][k]) break;
         double value = std::max(best[p - 1][j], last);
         if (value < best[p][k]) best[p][k] = value, from[p][k] = static_cast<int>(j);
       }
     }
   }
-  if (best[chunks][n] >= kInfinite) return {};
   std::vector<int> cuts(chunks, 0);
   for (size_t p = chunks, k = n; p > 0; --p) {
     cuts[p - 1] = static_cast<int>(k) - from[p][k];
@@ -158,18 +92,8 @@ std::vector<int> CostModel::cut_by_time(const Layout& l, const std::vector<std::
 
 const CostModel::Cuts& CostModel::balanced(const Layout& l) {
   auto [at, fresh] = cuts_.try_emplace({time_key(group_of_stage(l, 0), l), l.pipeline, l.interleave, l.stages});
-  if (fresh) at->second = weigh(l, cut_by_time(l, {}));
+  if (fresh) at->second = weigh(l, cut_by_time(l));
   return at->second;
-}
-
-bool CostModel::can_fit(const Layout& l) const { return Room(*this, l).all_fit(); }
-
-std::vector<int> CostModel::fitting_cuts(const Layout& l) {
-  const Room room(*this, l);
-  if (!room.all_fit()) return {};
-  std::vector<std::vector<int>> ends;
-  for (size_t s = 0; s < static_cast<size_t>(l.pipeline); ++s) ends.push_back(room.ends(s));
-  return cut_by_time(l, ends);
 }
 
 CostModel::Cuts CostModel::weigh(const Layout& l, std::vector<int> chunks) {

@@ -45,10 +45,12 @@ class CostModel {
   // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units;
   // balanced_cuts.cc).
   const std::vector<int>& balanced_cuts(const Layout& layout) { return balanced(layout).units; }
-  // The same among cuts whose stages fit their devices; empty where none do. Without interleaving.
-  std::vector<int> fitting_cuts(const Layout& layout);
-  // Whether there are such.
-  bool can_fit(const Layout& layout) const;
+  // The same among cuts whose stages fit their devices; empty where none do. Without interleaving. With `again`, a
+  // stage that does not fit as it is counts with what it computes again so that so many bytes of its device are left,
+  // as with_recompute() chooses it: units move away from such stages as far as that is faster (fitting_cuts.cc).
+  std::vector<int> fitting_cuts(const Layout& layout, std::optional<double> again = {});
+  // Whether there are cuts whose stages fit, with nothing computed again but what the layout says.
+  bool can_fit(const Layout& layout);
   // The layout, which computes nothing again, with the blocks of each stage computed again that let it fit its device
   // with `spare` bytes left, at least cost in time (stage_recompute.cc); nullopt where it fits as it is, or never does.
   std::optional<Layout> with_recompute(Layout layout, double spare);
@@ -105,9 +107,9 @@ class CostModel {
   Cuts weigh(const Layout& layout, std::vector<int> units);
   const Cuts& balanced(const Layout& layout);
   double bound(const Layout& layout, const Cuts& cuts) const;
-  class Room;
-  // `ends`: per stage and unit, where a stage that begins there ends at the latest; empty: anywhere.
-  std::vector<int> cut_by_time(const Layout& layout, const std::vector<std::vector<int>>& ends);
+  std::vector<int> cut_by_time(const Layout& layout);
+  class StageRoom;
+  class StageRun;
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
   UnitCost unit_cost(const UnitWork& unit, const DeviceGroup& group, const Layout& layout) const;
   // Of a unit and one micro-batch: collectives of forward (recomputing repeats them) and of backward.

@@ -5,12 +5,10 @@
 
 #include "partitioner/planner/cost/cost_model.h"
 #include "partitioner/planner/cost/program_memory.h"
-#include "partitioner/planner/cost/recompute_knapsack.h"
+#include "partitioner/planner/cost/stage_room.h"
 
 namespace partita {
 namespace {
-
-constexpr int kRounds = 4;  // a block that is computed again takes working memory, once a stage
 
 // Units of the chunks, in the order of the model: [stage's chunks][units].
 std::vector<std::vector<size_t>> units_of_chunks(const std::vector<StageUnits>& chunks, size_t stage, size_t stages) {
@@ -41,37 +39,11 @@ std::optional<Layout> CostModel::with_recompute(Layout whole, double spare) {
   std::vector<RecomputeMode> modes(static_cast<size_t>(block_count(w)), RecomputeMode::kNone);
   for (int64_t s = 0; s < whole.pipeline; ++s) {
     const size_t stage = static_cast<size_t>(s);
-    const Layout& l = layouts[stage];
-    const DeviceGroup& group = group_of_stage(whole, s);
-    const double held = in_flight(problem_, whole, s);
     StageUnits units = units_of_stage(whole, chunks, s);
-    auto missing = [&] {
-      return stage_memory(problem_, group.device, l, units, held).total() + spare - group.device.memory_bytes;
-    };
-    double bytes = missing();
-    if (bytes <= 0) continue;
-    const std::vector<UnitCost>& costs = unit_costs(group, l);
-    std::vector<RecomputeItems> items(w.kinds.size());
-    for (size_t k = 0; k < items.size(); ++k) {
-      const UnitWork& u = w.kinds[k];
-      if (!u.is_block()) continue;
-      items[k].count = units.counts[k];
-      const double all = kept_bytes(u, w, l, RecomputeMode::kNone);
-      for (size_t m = 0; m < kRecomputeModes; ++m) {
-        const RecomputeMode mode = static_cast<RecomputeMode>(m);
-        if (mode != RecomputeMode::kFull && !(w.recomputes & mode_bit(mode))) continue;
-        items[k].modes[m] = {held * (all - kept_bytes(u, w, l, mode)), again_seconds(costs[k], mode)};
-      }
-    }
-    bool fits = false;
-    for (int round = 0; round < kRounds && !fits; ++round) {
-      const auto chosen = choose_recompute(items, bytes);
-      if (!chosen) return std::nullopt;
-      units.recomputed = *chosen;
-      const double over = missing();
-      fits = over <= 0, bytes += over;
-    }
-    if (!fits) return std::nullopt;
+    const StageRoom room(*this, whole, layouts[stage], s);
+    if (room.missing(units) + spare <= 0) continue;
+    const auto seconds = room.compute_again(units, spare);
+    if (!seconds) return std::nullopt;
     // The first blocks of each chunk, so that of interleaved stages no chunk keeps more than one block more than
     // others.
     const auto all = units_of_chunks(chunks, stage, static_cast<size_t>(whole.pipeline));

@@ -13,10 +13,11 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "partitioner/planner/search/cut_names.h"
+#include "partitioner/planner/search/layout_order.h"
 #include "partitioner/planner/search/refused_programs.h"
 #include "partitioner/planner/search/stage_space.h"
 #include "partitioner/planner/space/layout_space.h"
-#include "partitioner/planner/workload/pinned_cuts.h"
 
 namespace partita {
 namespace {
@@ -36,22 +37,10 @@ struct Group {
   Layout layout;
 };
 
-using Family = std::tuple<int64_t, int64_t, int64_t, int64_t, int, std::vector<Layout::StageAxes>>;
-Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context, l.expert, l.zero, l.stages}; }
-
-// A total order, so that equal times give the same plan everywhere: simpler layouts first.
-auto order(double seconds, const Layout& l) {
-  return std::make_tuple(seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero, static_cast<int>(l.offload),
-                         static_cast<int>(l.recompute), static_cast<int>(l.schedule), l.interleave, -l.micro_batch,
-                         l.sequence_parallel, l.cuts.size(), l.stages, l.cuts, l.recompute_blocks);
-}
-
-auto order(const Candidate& c) { return order(c.prediction.step_seconds, c.layout); }
-
 class Search {
  public:
   Search(CostModel& model, const SearchOptions& options)
-      : model_(model), problem_(model.problem()), options_(options), refusals_(problem_) {}
+      : model_(model), problem_(model.problem()), options_(options), refusals_(problem_), names_(model) {}
 
   absl::StatusOr<SearchResult> run() {
     auto start = std::chrono::steady_clock::now();
@@ -157,15 +146,6 @@ class Search {
           }
   }
 
-  // Whether a stage has more than one rank along the tensor axis, or more than one that could share states.
-  static bool any_stage(const Layout& l, bool (*holds)(const Layout&)) {
-    if (l.stages.empty()) return holds(l);
-    for (int64_t s = 0; s < l.pipeline; ++s) {
-      if (holds(l.of_stage(s))) return true;
-    }
-    return false;
-  }
-
   void add_groups(Layout l) {
     const Workload& w = *problem_.workload;
     const bool tensor = any_stage(l, [](const Layout& s) { return s.tensor > 1; });
@@ -248,35 +228,48 @@ class Search {
     if (space_.zero.size() == 1) l.zero = space_.zero[0];
     return std::any_of(space_.offload.begin(), space_.offload.end(), [&](OffloadMode offload) {
       l.offload = offload;
-      return ++effort_, model_.can_fit(l);
+      return can_fit(l);
     });
+  }
+
+  // As it is, or with all blocks computed again.
+  bool can_fit(Layout l) {
+    if (++effort_, model_.can_fit(l)) return true;
+    if (!may_compute_again(l)) return false;
+    l.recompute = RecomputeMode::kFull;
+    return ++effort_, model_.can_fit(l);
   }
 
   // Whether the stages differ without a pin.
   bool searched(const Layout& l) const { return !l.stages.empty() && space_.stages.empty(); }
 
-  // Blocks evenly, and balanced by time where cuts are open. On devices that differ, where what is balanced does not
-  // fit, also balanced among what fits. Whether any of them fits.
+  // Whether stages may begin anywhere.
+  bool cuts_are_open(const Layout& l) const {
+    const bool mixed = problem_.cluster->groups.size() > 1;
+    return l.pipeline > 1 && space_.cuts.empty() &&
+           (searched(l) || (l.interleave == 1 && (mixed || !space_.ranges.pipeline.pinned)));
+  }
+
+  // Blocks evenly, and balanced by time where cuts are open. Where what is balanced does not fit, balanced among what
+  // fits: with blocks computed again (compute_again), or on devices that differ as it is. Whether any fits as it is.
   bool consider(Layout l) {
     const bool mixed = problem_.cluster->groups.size() > 1 || searched(l);
     bool fits = false;
     l.cuts = space_.cuts;
-    if (searched(l) && l.interleave == 1 && l.cuts.empty() && !model_.can_fit(l)) {
-      ++out_.unfit, ++effort_;
+    if (searched(l) && l.interleave == 1 && l.cuts.empty() && !can_fit(l)) {
+      ++out_.unfit;
       return false;
     }
     if (!searched(l) || !l.cuts.empty()) {
       if (!l.cuts.empty() && l.cuts == model_.even_cuts(l)) l.cuts.clear();
       fits = offer(l);
     }
-    const bool open = l.pipeline > 1 && space_.cuts.empty() &&
-                      (searched(l) || (l.interleave == 1 && (mixed || !space_.ranges.pipeline.pinned)));
-    if (!open) return fits;
+    if (!cuts_are_open(l)) return fits;
     const std::vector<int>& cuts = model_.balanced_cuts(l);
     if (!searched(l) && cuts == model_.even_cuts(l)) return fits;
     l.cuts = cuts;
     if (offer(l)) return true;
-    if (l.interleave > 1 || !mixed) return fits;
+    if (l.interleave > 1 || !mixed || may_compute_again(l)) return fits;
     l.cuts = model_.fitting_cuts(l);
     return (!l.cuts.empty() && model_.bound(l, l.cuts) < fastest_ && offer(l)) || fits;
   }
@@ -305,13 +298,32 @@ class Search {
     for (const DeviceGroup& g : problem_.cluster->groups)
       least = std::min(least, g.device.memory_bytes - g.device.reserve_bytes);
     const double beyond = refusals_.beyond(l, least);
+    const bool moves = may_move(l);
     if (options_.allocate && beyond == 0) {  // what may fit after all, as the compiler is to say
       if (const auto doubtful = model_.with_recompute(l, -kCountError * least))
         take({*doubtful, model_.predict(*doubtful, false)});
+      if (moves) move_and_compute_again(l, -kCountError * least);
     }
     std::optional<Layout> again = model_.with_recompute(l, kMoreThanRefused * beyond);
-    if (!again) again = l, again->recompute = RecomputeMode::kFull, again->recompute_blocks.clear();  // the nearest
+    const bool never = !again;
+    if (never) again = l, again->recompute = RecomputeMode::kFull, again->recompute_blocks.clear();  // the nearest
     take({*again, model_.predict(*again, false)});
+    if (moves) move_and_compute_again(l, kMoreThanRefused * beyond);
+  }
+
+  // Whether units may move between its stages: asked once of the cuts that are looked at, of those that are balanced.
+  bool may_move(const Layout& l) {
+    if (!cuts_are_open(l) || l.interleave > 1) return false;
+    return !l.cuts.empty() || model_.balanced_cuts(l) == model_.even_cuts(l);
+  }
+
+  // Stages that compute much again give units to others.
+  void move_and_compute_again(Layout l, double spare) {
+    if (++effort_, model_.balanced_bound(l) >= fastest_) return;
+    l.cuts = model_.fitting_cuts(l, spare);
+    if (l.cuts.empty() || model_.bound(l, l.cuts) >= fastest_) return;
+    if (auto again = model_.with_recompute(l, spare)) l = *std::move(again);
+    take({l, model_.predict(l, false)});
   }
 
   // Those that were not worth it while something faster seemed to fit.
@@ -421,7 +433,7 @@ class Search {
     }
     Candidate& best = *out_.best;
     ++out_.allocated;
-    auto bytes = options_.allocate(named(best.layout));
+    auto bytes = options_.allocate(names_.named(best.layout));
     if (bytes.ok()) {
       if (best.prediction.fits && is_another_program(best.prediction, *bytes)) {
         best.prediction.program_bytes = *std::move(bytes);
@@ -443,20 +455,10 @@ class Search {
     return false;
   }
 
-  // So that what is compiled from a plan has the stages that were priced.
-  Layout named(Layout l) {
-    if (l.pipeline == 1 || !l.cut_names.empty()) return l;
-    const std::vector<int> units = l.cuts.empty() ? model_.even_cuts(l) : l.cuts;
-    auto [at, fresh] = names_.try_emplace(units);
-    if (fresh) at->second = names_of_cuts(*problem_.workload, units);
-    l.cut_names = at->second;
-    return l;
-  }
-
   void name_cuts() {
-    if (out_.best) out_.best->layout = named(std::move(out_.best->layout));
-    if (out_.nearest) out_.nearest->layout = named(std::move(out_.nearest->layout));
-    for (Candidate& c : out_.others) c.layout = named(std::move(c.layout));
+    if (out_.best) out_.best->layout = names_.named(std::move(out_.best->layout));
+    if (out_.nearest) out_.nearest->layout = names_.named(std::move(out_.nearest->layout));
+    for (Candidate& c : out_.others) c.layout = names_.named(std::move(c.layout));
   }
 
   absl::Status contradiction() const {
@@ -478,7 +480,7 @@ class Search {
   std::vector<std::pair<double, Layout>> slower_;  // that do not fit as they are, with their seconds
   std::vector<Candidate> refused_;                 // whose programs do not fit
   RefusedPrograms refusals_;
-  std::map<std::vector<int>, std::vector<std::string>> names_;  // of cuts
+  CutNames names_;
   std::set<std::string> reasons_;
   std::function<bool()> out_of_time_;
   int64_t effort_ = 0;

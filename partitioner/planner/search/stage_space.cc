@@ -65,6 +65,8 @@ std::vector<StageChoice> StageSpace::below(double seconds) {
     for (int64_t samples : divisors(batch))
       for (bool sequence : space_.sequence_parallel)
         for (RecomputeMode recompute : space_.recompute) {
+          if (space_.recompute_by_block && recompute != RecomputeMode::kNone)
+            continue;  // what does not fit asks for it
           StageChoice choice;
           choice.split = static_cast<int32_t>(split), choice.samples = samples;
           choice.sequence_parallel = sequence, choice.recompute = recompute;

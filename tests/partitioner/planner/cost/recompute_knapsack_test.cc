@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <numeric>
 #include <random>
 
 #include "tests/partitioner/support/search_problems.h"
@@ -140,6 +141,92 @@ TEST(WithRecompute, IsNothingWhereAllFitsOrNothingDoes) {
   CostModel of_enough(enough.pinned), of_tiny(tiny.pinned);
   EXPECT_FALSE(of_enough.with_recompute(enough.layout, 0));
   EXPECT_FALSE(of_tiny.with_recompute(tiny.layout, 0));
+}
+
+// All ways to cut the model in the pipeline's stages.
+template <typename Visit>
+void visit_cuts(const Stages& s, std::vector<int>& cuts, Visit visit) {
+  const int left = static_cast<int>(s.workload.units.size()) - std::accumulate(cuts.begin(), cuts.end(), 0);
+  const int stages = static_cast<int>(s.layout.pipeline) - static_cast<int>(cuts.size());
+  for (int units = stages == 1 ? left : 1; units <= left - stages + 1; ++units) {
+    cuts.push_back(units);
+    if (stages == 1) {
+      visit(cuts);
+    } else {
+      visit_cuts(s, cuts, visit);
+    }
+    cuts.pop_back();
+  }
+}
+
+// Early stages, which compute most again, get fewer blocks; hardly any way to cut the model is faster, and none fits
+// where none is found.
+TEST(FittingCuts, MoveUnitsAwayFromStagesThatComputeAgain) {
+  int moved = 0;
+  for (double share : {0.9, 0.6, 0.4, 0.3, 0.02}) {
+    Stages s(share);
+    CostModel model(s.pinned);
+    auto seconds = [&](const std::vector<int>& cuts) {
+      Layout l = s.layout;
+      l.cuts = cuts;
+      if (auto again = model.with_recompute(l, 0)) l = *again;
+      const Prediction p = model.predict(l, true);
+      return p.fits ? p.step_seconds : 1e300;
+    };
+    double best = 1e300;
+    std::vector<int> so_far;
+    visit_cuts(s, so_far, [&](const std::vector<int>& cuts) { best = std::min(best, seconds(cuts)); });
+    const std::vector<int> found = model.fitting_cuts(s.layout, 0.0), balanced = model.balanced_cuts(s.layout);
+    ASSERT_EQ(found.empty(), best == 1e300) << share;
+    if (found.empty()) continue;
+    EXPECT_LE(seconds(found), seconds(balanced) * 1.0001) << share;
+    EXPECT_LE(seconds(found), best * 1.02) << share;
+    EXPECT_LE(found[0], balanced[0]) << share;
+    moved += found[0] < balanced[0] && seconds(found) < 0.97 * seconds(balanced);
+  }
+  EXPECT_GE(moved, 1);
+}
+
+TEST(FittingCuts, AreBalancedWhereAllFits) {
+  Stages s(1.5);
+  CostModel model(s.pinned);
+  EXPECT_EQ(model.fitting_cuts(s.layout, 0.0), model.balanced_cuts(s.layout));
+  EXPECT_EQ(model.fitting_cuts(s.layout), model.balanced_cuts(s.layout));
+}
+
+// The stages of a cluster that differ choose what they compute again block by block, as others do.
+TEST(Search, StagesThatDifferComputeBlocksAgain) {
+  Workload w = Stages(1).workload;
+  Cluster c = cluster(1, 3, "A100-80GB");
+  Problem p = problem(w, c, 16);
+  p.own_programs = true;
+  SearchOptions o;
+  o.pin.zero = 0, o.pin.axes = {{"pipeline", 2}};
+  auto best = [&](RecomputeMode recompute) {
+    o.recompute = recompute;
+    CostModel model(p);
+    auto found = search(model, o);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found->best;
+  };
+  const auto roomy = best(RecomputeMode::kAuto);
+  ASSERT_TRUE(roomy && !roomy->layout.stages.empty());
+  const MemoryUse& most = roomy->prediction.memory[static_cast<size_t>(roomy->prediction.worst_stage)];
+  int by_block = 0;
+  for (double share : {0.7, 0.5, 0.3, 0.2, 0.1}) {
+    c.groups[0].device.memory_bytes = most.total() - (1 - share) * most.activations;
+    const auto tight = best(RecomputeMode::kAuto);
+    if (!tight) continue;
+    EXPECT_FALSE(tight->layout.stages.empty());
+    EXPECT_TRUE(tight->prediction.fits);
+    by_block += !tight->layout.recompute_blocks.empty();
+    for (RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kFull}) {
+      const auto alike = best(mode);
+      if (!alike) continue;
+      EXPECT_LE(tight->prediction.step_seconds, alike->prediction.step_seconds * (1 + 1e-6)) << share;
+    }
+  }
+  EXPECT_GE(by_block, 1);
 }
 
 // The search finds it, and where programs need more than is counted, one with more computed again.

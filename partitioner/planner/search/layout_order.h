@@ -1,0 +1,32 @@
+// Which of two layouts goes first, and which are of one family.
+#pragma once
+
+#include <tuple>
+#include <vector>
+
+#include "partitioner/planner/search/candidate.h"
+
+namespace partita {
+
+using Family = std::tuple<int64_t, int64_t, int64_t, int64_t, int, std::vector<Layout::StageAxes>>;
+inline Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context, l.expert, l.zero, l.stages}; }
+
+// A total order, so that equal times give the same plan everywhere: simpler layouts first.
+inline auto order(double seconds, const Layout& l) {
+  return std::make_tuple(seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero, static_cast<int>(l.offload),
+                         static_cast<int>(l.recompute), static_cast<int>(l.schedule), l.interleave, -l.micro_batch,
+                         l.sequence_parallel, l.cuts.size(), l.stages, l.cuts, l.recompute_blocks);
+}
+
+inline auto order(const Candidate& c) { return order(c.prediction.step_seconds, c.layout); }
+
+// Whether it holds for a stage, as the layout that all would have if they were like it.
+inline bool any_stage(const Layout& l, bool (*holds)(const Layout&)) {
+  if (l.stages.empty()) return holds(l);
+  for (int64_t s = 0; s < l.pipeline; ++s) {
+    if (holds(l.of_stage(s))) return true;
+  }
+  return false;
+}
+
+}  // namespace partita
