@@ -143,7 +143,10 @@ void schedule(LoopNest& nest, std::vector<bool> column, int64_t fold_units) {
                                                            : 1);
   int64_t count = nest.items();
   nest.rows_per_unit = std::clamp<int64_t>(kUnitPoints / std::max<int64_t>(points, 1), 1, std::max<int64_t>(count, 1));
-  if (!nest.folds.empty()) nest.rows_per_unit = std::max(nest.rows_per_unit, (count + fold_units - 1) / fold_units);
+  if (nest.folds.empty()) return;
+  const bool total = nest.nodes[static_cast<size_t>(nest.folds[0].node)].op == NestOp::kReduce;
+  nest.rows_per_unit = nest.strict && !total ? strict_rows_per_unit(count)
+                                             : std::max(nest.rows_per_unit, (count + fold_units - 1) / fold_units);
 }
 
 bool may_share(const LoopNest& nest, int input, int output) {

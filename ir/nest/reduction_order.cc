@@ -44,6 +44,10 @@ ReductionOrder fold_order(const LoopNest& nest, const NestFold& fold) {
   return order;
 }
 
+int64_t strict_rows_per_unit(int64_t rows) {
+  return std::max(std::clamp<int64_t>(rows, 1, kStrictRows), (rows + kFoldUnits - 1) / kFoldUnits);
+}
+
 ReductionOrder strict_order(const Shape& shape, const std::vector<bool>& reduced, DType type) {
   ReductionOrder order;
   int64_t size = 1, kept = 1, terms = 1;
@@ -62,7 +66,7 @@ ReductionOrder strict_order(const Shape& shape, const std::vector<bool>& reduced
   if (innermost) {
     order.lanes = lanes_of(type);
   } else if (kept <= kWideFold && terms >= kFewestRows) {
-    return {.rows = terms, .rows_per_unit = rows_per_unit(terms, kept)};
+    return {.rows = terms, .rows_per_unit = strict_rows_per_unit(terms)};
   }
   return order;
 }

@@ -14,6 +14,7 @@ inline constexpr int64_t kChunk = 4096;             // columns of a row, where o
 inline constexpr int64_t kSerialReduction = 16384;  // elements that one thread may reduce to a scalar on its own
 inline constexpr int64_t kWideFold = 1 << 17;       // columns of a fold at most
 inline constexpr int64_t kFewestRows = 8;           // of a fold
+inline constexpr int64_t kStrictRows = 16;          // of a unit of a strict fold, where that makes few units
 inline constexpr int64_t kRowPoints = 256;          // that make up a row worth vectorizing
 inline constexpr int64_t kFoldUnits = 64;  // partial results of a fold at most, as many as there may be threads
 
@@ -32,6 +33,9 @@ struct ReductionOrder {
 ReductionOrder column_order(const LoopNest& nest);
 // Of a fold of it.
 ReductionOrder fold_order(const LoopNest& nest, const NestFold& fold);
+
+// Of a strict fold over so many rows: by their number alone, so that ranks that divide what is kept add up alike.
+int64_t strict_rows_per_unit(int64_t rows);
 
 // The order in which every strict nest reduces a value of this shape and type over some of its dimensions,
 // `reduced`, whatever else it computes. Empty where there is nothing to add up.

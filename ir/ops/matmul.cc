@@ -1,3 +1,5 @@
+#include <bit>
+
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
@@ -9,6 +11,15 @@ bool transposed(const OpView& use, char operand) {
   return use.attrs.i(operand == 'a' ? "transpose_a" : "transpose_b", 0) != 0;
 }
 
+absl::Status check_blocks(const OpView& use, int64_t k) {
+  const int64_t block = use.attrs.i("block"), groups = use.attrs.i("groups", 1);
+  if (block == 0 && groups == 1) return absl::OkStatus();
+  const bool fits = block > 0 && groups > 0 && k % groups == 0 && k / groups % block == 0;
+  if (fits && std::has_single_bit(static_cast<uint64_t>(k / groups / block))) return absl::OkStatus();
+  return absl::InvalidArgumentError(cat("expected an inner dimension of ", groups,
+                                        " times a power of two of blocks of ", block, " elements, found ", k));
+}
+
 absl::StatusOr<std::vector<TensorType>> matmul_types(const OpView& use) {
   if (use.dtype(0) != use.dtype(1) || use.dtype() == DType::kBool || use.rank(0) < 2 || use.rank(0) != use.rank(1)) {
     return absl::InvalidArgumentError(cat("expected two matrices of numbers of one element type and rank, found ",
@@ -18,6 +29,7 @@ absl::StatusOr<std::vector<TensorType>> matmul_types(const OpView& use) {
   int r = use.rank(0);
   int64_t m = a[r - 2 + transposed(use, 'a')], ka = a[r - 1 - transposed(use, 'a')],
           kb = b[r - 2 + transposed(use, 'b')], n = b[r - 1 - transposed(use, 'b')];
+  if (use.attrs.has("block")) PARTITA_RETURN_IF_ERROR(check_blocks(use, ka));
   auto batch = broadcast_shapes(Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2));
   if (ka != kb || !batch) {
     return absl::InvalidArgumentError(
@@ -140,18 +152,23 @@ ValueId matmul_simpler(const OpUse& use) {
     t[k] = !t[k];
     changed = true;
   }
-  return changed ? use.b.matmul(x[0], x[1], t[0], t[1]) : kNoValue;
+  return changed && !use.attrs.has("block") ? use.b.matmul(x[0], x[1], t[0], t[1]) : kNoValue;
 }
 
 }  // namespace
 
 // Batched matrix product of two tensors of one rank >= 2; batch dimensions are equal or 1. Splitting the inner factor k
 // leaves a partial sum. Attributes transpose_a, transpose_b exchange the last two dimensions of an operand.
+//
+// Attribute `block` fixes the order of each element's sum whatever the sizes of m, n and the batch. The inner dimension
+// is [groups, blocks, block], and what has one index along its middle, a power of two, is a block of the sum: added up
+// in its order, one fused multiplication and addition after the other. The sums of blocks are added up as a balanced
+// binary tree, so that ranks that have blocks that follow one another have branches of it. 0: all is one block.
 extern const OpDef kMatMul = {
     .name = "matmul",
     .min_inputs = 2,
     .max_inputs = 2,
-    .attributes = "i transpose_a?, i transpose_b?, i tf32?",
+    .attributes = "i transpose_a?, i transpose_b?, i tf32?, i block?, i groups?",
     .formula_of = matmul_formula,
     .infer = matmul_types,
     .work = WorkKind::kMatrix,

@@ -208,6 +208,22 @@ absl::Status parse_ema(const YamlNode& node, const std::string& path, EmaRecipe&
   return parse_fields(node, path, kFields, out);
 }
 
+// `samples` alone, or a mapping.
+absl::Status parse_reproducible(const YamlNode& node, const std::string& path, ReproducibleRecipe& out) {
+  constexpr int64_t kMostParts = 1 << 20, kMostBlocks = 1 << 10;
+  static const Fields<ReproducibleRecipe> kFields = {
+      {"samples", integer(&ReproducibleRecipe::samples, 1, kMostParts)},
+      {"tensor", integer(&ReproducibleRecipe::tensor, 1, kMostBlocks)},
+  };
+  if (node.kind != Kind::kMapping) {
+    PARTITA_ASSIGN_OR_RETURN(out.samples, read_integer(node, path, 1, kMostParts));
+    return absl::OkStatus();
+  }
+  if (find_entry(node, "samples") == nullptr)
+    return yaml_error(node.line, node.column, cat(path, ": missing key 'samples'"));
+  return parse_fields(node, path, kFields, out);
+}
+
 absl::Status parse_loss_spike(const YamlNode& node, const std::string& path, LossSpikeRecipe& out) {
   static const Fields<LossSpikeRecipe> kFields = {
       {"factor", number(&LossSpikeRecipe::factor, kAboveOne)},
@@ -299,7 +315,7 @@ const Fields<Recipe>& recipe_fields() {
       {"evaluate", section(&Recipe::evaluate, parse_evaluate)},
       {"semantics", section(&Recipe::semantics, parse_semantics)},
       {"compress", choice(&Recipe::compress)},
-      {"reproducible", integer(&Recipe::reproducible, 1, 1 << 20)},
+      {"reproducible", section(&Recipe::reproducible, parse_reproducible)},
       {"run", section(&Recipe::run, parse_run)},
       {"pin", section(&Recipe::pin, parse_pins)},
       {"names", map_of(&Recipe::names, read_text)},

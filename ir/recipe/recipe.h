@@ -226,6 +226,13 @@ struct EmaRecipe {
   bool operator==(const EmaRecipe&) const = default;
 };
 
+// Sums in a fixed order, as balanced binary trees: over `samples` parts of a step's samples, and over `tensor` blocks
+// of an inner dimension that a tensor axis may divide (1: none may be). Powers of two.
+struct ReproducibleRecipe {
+  int64_t samples = 1, tensor = 1;
+  bool operator==(const ReproducibleRecipe&) const = default;
+};
+
 // What fp16's loss is multiplied by (passes/training/loss_scale.h): `fixed`, or `initial` at first, doubled after
 // `window` good steps in a row and halved, to no less than `minimum`, at the overflow that is the `hysteresis`-th since
 // it last grew, and at each after that.
@@ -411,7 +418,7 @@ struct Recipe {
   std::optional<EvaluateRecipe> evaluate;
   SemanticsRecipe semantics;
   Compression compress = Compression::kNone;
-  std::optional<int64_t> reproducible;  // parts of a step's samples that sums are made of, a power of two; unset: any
+  std::optional<ReproducibleRecipe> reproducible;  // unset: sums have any order
   RunRecipe run;
   PinRecipe pin;
   std::map<std::string, std::string> names;  // name in the file -> name to use

@@ -299,6 +299,14 @@ std::string format_pins(const PinRecipe& p) {
   return m.text();
 }
 
+namespace {
+
+std::string reproducible(const ReproducibleRecipe& r) {
+  return r.tensor == 1 ? cat(r.samples) : cat("{samples: ", r.samples, ", tensor: ", r.tensor, "}");
+}
+
+}  // namespace
+
 std::string format_recipe(const Recipe& r) {
   std::string text;
   auto line = [&](bool said, std::string_view key, const std::string& value) {
@@ -333,7 +341,7 @@ std::string format_recipe(const Recipe& r) {
   if (r.evaluate) line(true, "evaluate", evaluate(*r.evaluate));
   line(true, "semantics", semantics(r.semantics));
   line(true, "compress", cat(enum_name(r.compress)));
-  if (r.reproducible) line(true, "reproducible", cat(*r.reproducible));
+  if (r.reproducible) line(true, "reproducible", reproducible(*r.reproducible));
   line(!(r.run == RunRecipe{}), "run", run(r.run));
   line(!(r.pin == PinRecipe{}), "pin", format_pins(r.pin));
   line(!r.names.empty(), "names", mapping_of<std::string>(r.names, as_text));

@@ -87,7 +87,10 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
                                             " samples of each run of the graph; expected a divisor of ", own));
     }
     plan.parts = own / micro;
-    plan.fixed_parts = recipe.reproducible.value_or(0);
+    if (recipe.reproducible) {
+      plan.fixed_parts = recipe.reproducible->samples;
+      plan.tensor_blocks = recipe.reproducible->tensor;
+    }
     if (steps && plan.parts > 1) {
       return absl::InvalidArgumentError(
           cat("pin schedule: pipedream: a micro-batch is an optimizer step and so a whole run of the graph, ", own,

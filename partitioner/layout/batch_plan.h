@@ -28,6 +28,7 @@ struct BatchPlan {
   int64_t batch_ranks = 1;    // ranks that share one run, each with a part of its samples
   int64_t parts = 1;          // micro-batches that a rank cuts its part of a run into
   int64_t fixed_parts = 0;    // that sums over samples are made of, in a fixed order, whatever the ranks; 0: none are
+  int64_t tensor_blocks = 1;  // of an inner dimension that the tensor axis may divide then; 1: it divides none
 };
 
 // Whether `ranks` that take different samples, `experts` of which share a run at least, can take a step's `runs` of

@@ -7,9 +7,15 @@
 namespace partita {
 namespace {
 
+bool is_power_of_two(int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); }
+
 std::string refused_recipe(const Recipe& recipe, int64_t global) {
-  const int64_t parts = *recipe.reproducible;
-  if (!std::has_single_bit(static_cast<uint64_t>(parts))) return "expected a power of two";
+  const int64_t parts = recipe.reproducible->samples, blocks = recipe.reproducible->tensor;
+  if (!is_power_of_two(parts)) return "expected a power of two";
+  if (!is_power_of_two(blocks)) return cat("tensor: expected a power of two, found ", blocks);
+  if (blocks > 1 && recipe.precision != Precision::kFp32)
+    return cat("precision: ", enum_name(recipe.precision), " rounds what a rank of the tensor axis has of a product ",
+               "before it is added to the others'; use fp32, or leave `tensor` out");
   if (global % parts != 0)
     return cat("a step has ", global, " samples, which are no ", parts, " equal parts; change batch.global or the key");
   const int64_t micro = global / parts;
@@ -33,16 +39,26 @@ std::string refused_recipe(const Recipe& recipe, int64_t global) {
 
 }  // namespace
 
-std::string why_other_sums(int64_t parts, const Layout& layout) {
+std::string why_other_sums(const ReproducibleRecipe& recipe, const Layout& layout) {
+  const int64_t parts = recipe.samples;
   if (layout.pipeline > 1 && layout.schedule == PipelineSchedule::kPipedream)
     return "schedule pipedream: each micro-batch is a step of its own; use another schedule";
   if (layout.pipeline > 1 && parts == 1)
     return cat("pipeline ", layout.pipeline, ": a step of one part has one micro-batch, which no stages share");
   if (!layout.stages.empty()) return "stages: ranks of stages that differ have other samples each; use equal stages";
-  if (layout.tensor * layout.context * layout.expert > 1)
-    return cat("tensor ", layout.tensor, ", context ", layout.context, ", expert ", layout.expert,
-               ": these axes cut sums inside of a sample, whose order is not fixed; use the data and "
-               "pipeline axes alone");
+  if (layout.context * layout.expert > 1)
+    return cat("context ", layout.context, ", expert ", layout.expert,
+               ": these axes cut sums inside of a sample, whose order is not fixed; use the data, tensor and pipeline "
+               "axes alone");
+  if (recipe.tensor % layout.tensor != 0)
+    return cat(
+        "tensor ", layout.tensor, " is no divisor of the ", recipe.tensor,
+        " blocks of an inner dimension that are added up in a fixed order; pin tensor accordingly, or have other "
+        "blocks: reproducible: {samples: ",
+        parts, ", tensor: ", std::bit_ceil(static_cast<uint64_t>(layout.tensor)), "}");
+  if (layout.tensor > 1 && layout.sequence_parallel)
+    return "sequence_parallel: ranks of the tensor axis would have parts of a sample's positions, over which norms' "
+           "gradients are summed; pin sequence_parallel: false";
   if (layout.hierarchical_group > 0)
     return cat("hierarchical_group ", layout.hierarchical_group, ": sums in levels have an order of their own");
   if (parts % layout.sample_ranks() != 0)
@@ -54,8 +70,8 @@ std::string why_other_sums(int64_t parts, const Layout& layout) {
 absl::Status fix_parts(const Recipe& recipe, int64_t global, Layout& layout) {
   std::string why = refused_recipe(recipe, global);
   if (why.empty()) why = why_other_sums(*recipe.reproducible, layout);
-  if (!why.empty()) return absl::InvalidArgumentError(cat("reproducible: ", *recipe.reproducible, ": ", why));
-  layout.micro_batch = global / *recipe.reproducible;
+  if (!why.empty()) return absl::InvalidArgumentError(cat("reproducible: ", why));
+  layout.micro_batch = global / recipe.reproducible->samples;
   return absl::OkStatus();
 }
 

@@ -33,6 +33,8 @@ struct ShardingPlan {
   std::vector<int> slice_axes;                     // axes along which ranks run different micro-batches of one step
   std::vector<int> scatter_axes;  // sums over these axes are scattered along a factor that the consumer leaves parallel
                                   // rather than completed everywhere (Megatron's sequence parallelism)
+  std::vector<int> block_axes;    // axes that divide inner dimensions where sums have a fixed order: a sum over them is
+                                  // of blocks (ir/ops/matmul.cc), and complete as soon as it is made
   int64_t micro_batches = 1;      // of one rank
   int64_t samples_per_step = 0;
 

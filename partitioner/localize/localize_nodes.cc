@@ -9,6 +9,7 @@
 #include "partitioner/layout/layout.h"
 #include "partitioner/localize/cross_mesh_reshard.h"
 #include "partitioner/localize/localizer.h"
+#include "partitioner/prepare/tensor_blocks.h"
 
 namespace partita {
 namespace {
@@ -151,12 +152,26 @@ void Localizer::emit(const NodeUse& use, const NodeSplit& division) {
     }
     std::sort(s.partial.begin(), s.partial.end());
     s.kind = kind;
+    if (kind == PartialKind::kSum && is_float(graph_.type(node.outputs[k]).dtype)) check_blocks(use, split, s);
     variants_[node.outputs[k]].push_back({outputs[k], s, node.segment});
     if (const auto target = splitter_.home_of(use, division, k, s)) {
       get(node.outputs[k], *target);
       make_front(node.outputs[k], normalized(*target));
     }
     if (!s.partial.empty()) complete_early(node.outputs[k]);
+  }
+}
+
+// Over an axis that divides blocks, sums are of blocks.
+void Localizer::check_blocks(const NodeUse& use, const FactorSplit& split, const Sharding& result) {
+  for (int axis : plan_.block_axes) {
+    if (!std::count(result.partial.begin(), result.partial.end(), axis) || mesh_.axes[axis].size == 1) continue;
+    int summed = -1;
+    for (size_t f = 0; f < split.axes.size(); ++f) {
+      if (split.axes[f] == std::vector<int>{axis}) summed = static_cast<int>(f);
+    }
+    if (summed < 0 || !divides_blocks(use.node, use.formula, summed, mesh_.axes[axis].size))
+      refuse_blocks(use.node, summed < 0 ? "" : use.formula.factors[summed].name, axis);
   }
 }
 

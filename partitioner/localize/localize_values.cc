@@ -303,6 +303,19 @@ void Localizer::refuse_in_time(ValueId v) {
           "{capacity: C, group: N}} for experts with a capacity"));
 }
 
+void Localizer::refuse_blocks(const Node& node, const std::string& factor, int axis) {
+  if (!refused_.ok()) return;
+  std::string of;
+  for (ValueId v : node.inputs) {
+    if (v != kNoValue) append(of, of.empty() ? "" : ", ", to_string(graph_.type(v)));
+  }
+  refused_ = absl::InvalidArgumentError(cat(
+      "reproducible: ", graph_.origin(node), " (", node.op->name, " of ", of, "): ", mesh_.axes[axis].name, " ",
+      mesh_.axes[axis].size, " would divide what it sums up", factor.empty() ? "" : cat(" (", factor, ")"),
+      ", which has no blocks; expected a product with a weight; leave the pins of single weights out, or pin tensor: "
+      "1"));
+}
+
 void Localizer::refuse_apart(const Node* node) {
   refused_ = absl::InvalidArgumentError(cat(
       "reproducible: ", node ? graph_.origin(*node) : std::string("a value"),

@@ -46,6 +46,7 @@ class Localizer {
   void follow_parameter(const NodeUse& use, std::vector<OperandLayouts>& layouts) const;
   void inherit_layout(const Node& node);
   void emit(const NodeUse& use, const NodeSplit& division);
+  void check_blocks(const NodeUse& use, const FactorSplit& split, const Sharding& result);
   ValueId make_partial(ValueId local, int axis);
   std::vector<ValueId> emit_local(const Node& node, const Formula& formula, const FactorSplit& split,
                                   const std::vector<ValueId>& inputs);
@@ -77,6 +78,7 @@ class Localizer {
   bool is_trained(ValueId v) const;
   bool is_summed_up(ValueId v) const;
   void refuse_in_time(ValueId v);
+  void refuse_blocks(const Node& node, const std::string& factor, int axis);
   void refuse_apart(const Node* node);
 
   const Sharding& sharding_of(ValueId v) const { return variants_[v].front().sharding; }

@@ -182,6 +182,7 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
     int group = use.formula.inputs[k].linear;
     if (group < 0 || use.shardings[k].kind != PartialKind::kSum) continue;
     for (int axis : use.shardings[k].partial) {
+      if (has(plan_.block_axes, axis)) continue;
       // In a fixed order parts of a run's samples are summed up before anything else is added to them.
       const bool too_late = mesh_.is_apart(axis) && use.node.segment > Segment::kBackward;
       bool sound = !too_late && !takes(split, axis) && !completed.count({axis, group}) &&

@@ -27,11 +27,14 @@ class Placement {
         chooser_(padded_.graph, axes_.mesh, axes_.sample_parts()) {}
 
   absl::StatusOr<PlannedGraph> run(std::vector<std::string>& warnings) && {
-    warn(choose_splits(axes_, chooser_), warnings);
+    warn(choose_splits(axes_, batch_, padded_.graph, chooser_), warnings);
     place_inputs();
     PARTITA_RETURN_IF_ERROR(place_states());
     plan_.slice_axes = axes_.slice;
-    if (layout_.sequence_parallel) plan_.scatter_axes = axes_.tensor;
+    if (batch_.fixed_parts > 0)
+      plan_.block_axes = axes_.tensor;
+    else if (layout_.sequence_parallel)
+      plan_.scatter_axes = axes_.tensor;
     plan_.logical = std::move(padded_.logical);
     plan_.micro_batches = batch_.micro_batches / batch_.slice_ranks * batch_.parts;
     plan_.samples_per_step = batch_.graph_batch * batch_.micro_batches;

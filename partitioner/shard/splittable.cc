@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "partitioner/prepare/context_axes.h"
 #include "partitioner/prepare/split_forms.h"
+#include "partitioner/prepare/tensor_blocks.h"
 
 namespace partita {
 namespace {
@@ -30,7 +31,7 @@ class Maker {
     if (layout_.context > 1) cuts.context = {layout_.context};
     PARTITA_RETURN_IF_ERROR(cut(cuts));
     PaddedGraph best = splittable();
-    if (layout_.tensor > 1) PARTITA_RETURN_IF_ERROR(cut_tensor_axis(best));
+    if (layout_.tensor > 1 && batch_.fixed_parts == 0) PARTITA_RETURN_IF_ERROR(cut_tensor_axis(best));
     if (layout_.context > 1) PARTITA_RETURN_IF_ERROR(fit_context_axis(best));
     return SplittableGraph{std::move(best), std::move(axes_)};
   }
@@ -57,7 +58,7 @@ class Maker {
 
   LayoutChooser chosen(const Graph& graph) const {
     LayoutChooser chooser(graph, axes_.mesh, axes_.sample_parts());
-    choose_splits(axes_, chooser);
+    choose_splits(axes_, batch_, graph, chooser);
     return chooser;
   }
 
@@ -101,7 +102,8 @@ class Maker {
                     return scope_.has(node) && (keeps_samples(whole_, node, batch_.batch_ranks) ||
                                                 (masks_positions_ && keeps_positions(whole_, node)));
                   }).graph;
-    if (axes_.tensor.empty() && layout_.row_bytes == 1) return {std::move(graph), {}, {}};
+    // In a fixed order of sums, the graph is what all layouts divide: its own forms, and its own sizes.
+    if (batch_.tensor_blocks > 1 || (axes_.tensor.empty() && layout_.row_bytes == 1)) return {std::move(graph), {}, {}};
     const std::set<const Node*> wanted = divisible(graph);
     const SplitForms forms = use_split_forms(graph, [&](const Node& node) { return wanted.count(&node) > 0; });
     const PaddedGraph all =
@@ -231,12 +233,15 @@ absl::StatusOr<SplittableGraph> make_splittable_like(const Mesh& mesh, const Gra
   return Maker(graph, layout, batch, scope).run_like(mesh);
 }
 
-AxisShares choose_splits(const MeshAxes& axes, LayoutChooser& chooser) {
+AxisShares choose_splits(const MeshAxes& axes, const BatchPlan& batch, const Graph& graph, LayoutChooser& chooser) {
+  std::function<bool(const PropagatedFactor&)> keeps_sums;
+  if (batch.fixed_parts > 0 && !axes.tensor.empty()) keeps_sums = keeps_tensor_blocks(graph);
   AxisShares shares;
   if (axes.expert >= 0) shares.expert = chooser.choose(axes.expert, AxisRole::kExpert);
   for (int axis : axes.context) shares.context = std::max(shares.context, chooser.choose(axis, AxisRole::kSequence));
   for (int axis : axes.tensor)
-    shares.tensor = std::max(shares.tensor, chooser.choose(axis, AxisRole::kTensor, axis == axes.tensor[0]));
+    shares.tensor =
+        std::max(shares.tensor, chooser.choose(axis, AxisRole::kTensor, axis == axes.tensor[0], keeps_sums));
   return shares;
 }
 

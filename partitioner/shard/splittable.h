@@ -28,7 +28,8 @@ absl::StatusOr<SplittableGraph> make_splittable_like(const Mesh& mesh, const Gra
 struct AxisShares {
   double expert = 0, context = 0, tensor = 0;
 };
-// Lets the expert, context and tensor axes take what they can split, in this order.
-AxisShares choose_splits(const MeshAxes& axes, LayoutChooser& chooser);
+// Lets the expert, context and tensor axes take what they can split, in this order; where sums have a fixed order, the
+// tensor axis what leaves it to them. `graph`: the chooser's.
+AxisShares choose_splits(const MeshAxes& axes, const BatchPlan& batch, const Graph& graph, LayoutChooser& chooser);
 
 }  // namespace partita

@@ -109,7 +109,7 @@ class Optimizer {
   // The squares of all elements, summed up, or in a fixed order, the sums over blocks.
   ValueId squares(ValueId v) {
     const auto& parts = context_.recipe.reproducible;
-    return parts ? sums_of_squares(b_, v, *parts) : sum_of_squares(b_, v);
+    return parts ? sums_of_squares(b_, v, parts->samples) : sum_of_squares(b_, v);
   }
   ValueId over_blocks(ValueId sums) { return context_.recipe.reproducible ? b_.emit("sum_tree", {sums}) : sums; }
   ValueId length(ValueId v) { return b_.cast(b_.emit("sqrt", {over_blocks(squares(v))}), b_.dtype(v)); }

@@ -349,6 +349,7 @@ class ProductAndKernels {
 // Batches that no single stride describes go one by one over the outer dimensions.
 CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(const MatmulPlan plan, MatmulPlan::make(r));
+  if (plan.ordered) return r.error("no param 'block': the order of cuBLASLt's sums follows from all sizes");
   if (plan.activation == Activation::kGeluErf) return r.unsupported();
   const DType dtype = r.dtype(), out = r.out(0).dtype;
   if (plan.bias && r.dtype(2) != out) return r.error("a bias of the result's dtype");

@@ -39,6 +39,7 @@ class KernelRequest {
   DType dtype(size_t i = 0) const { return step_.operands[i].dtype; }
 
   int64_t i(const std::string& name, int64_t otherwise) const { return int_param(step_.params, name, otherwise); }
+  bool has_param(const std::string& name) const { return step_.params.contains(name); }
   double f(const std::string& name, double otherwise) const { return real_param(step_.params, name, otherwise); }
   std::string s(const std::string& name, const std::string& otherwise) const {
     return text_param(step_.params, name, otherwise);

@@ -220,6 +220,7 @@ void tiled_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
 Kernel make_matmul(const KernelRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(const Plan plan, Plan::make(r));
   if (plan.is_extended()) return r.unsupported();
+  if (plan.ordered) return make_ordered_matmul(r);
   const DType dtype = r.dtype(), out = r.out(0).dtype;
   if (r.dtype(1) != dtype || (out != dtype && out != DType::kF32)) return r.error("operands of one dtype");
   const int64_t bytes = *element_count(r.out(0).shape) * dtype_size(out);

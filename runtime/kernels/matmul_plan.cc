@@ -1,5 +1,7 @@
 #include "runtime/kernels/matmul_plan.h"
 
+#include <bit>
+
 #include "absl/strings/str_split.h"
 
 namespace partita::runtime {
@@ -56,6 +58,16 @@ absl::StatusOr<MatmulPlan> MatmulPlan::make(const KernelRequest& r) {
   if (!fits) return r.error("matching inner and batch dimensions");
   if (plan.bias && (*element_count(r.in(2).shape) != plan.n || r.dtype(2) != r.dtype()))
     return r.error("a bias of one value per column");
+
+  if (r.has_param("block")) {
+    plan.ordered = true;
+    plan.groups = r.i("groups", 1);
+    plan.block = r.i("block", 0);
+    if (plan.block == 0) plan.block = plan.k;
+    plan.blocks = plan.k == 0 ? 1 : plan.groups > 0 && plan.block > 0 ? plan.k / plan.groups / plan.block : 0;
+    if (plan.groups * plan.blocks * plan.block != plan.k || !std::has_single_bit(static_cast<uint64_t>(plan.blocks)))
+      return r.error("an inner dimension of groups times a power of two of blocks");
+  }
 
   int64_t stride_a = plan.m * plan.k, stride_b = plan.k * plan.n, stride_c = plan.m * plan.n;
   for (size_t d = rank - 2; d-- > 0;) {

@@ -28,6 +28,9 @@ struct MatmulPlan {
   bool bias = false, accumulate = false;
   bool aux = false, sum_a = false, sum_b = false;
   Activation activation = Activation::kNone;
+  // Param "block": sums in an order that it fixes (ir/ops/matmul.cc). The inner dimension is [groups, blocks, block].
+  bool ordered = false;
+  int64_t groups = 1, blocks = 1, block = 0;
 
   // What only GPUs do.
   bool is_extended() const { return aux || sum_a || sum_b || activation == Activation::kGeluTanhGrad; }

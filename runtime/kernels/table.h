@@ -6,6 +6,7 @@
 namespace partita::runtime {
 
 Kernel make_matmul(const KernelRequest& request);
+Kernel make_ordered_matmul(const KernelRequest& request);  // of matmul, with param "block"
 Kernel make_conv(const KernelRequest& request);
 Kernel make_conv_grad_data(const KernelRequest& request);
 Kernel make_conv_grad_weight(const KernelRequest& request);

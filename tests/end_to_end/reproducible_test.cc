@@ -39,6 +39,20 @@ constexpr const char* kMoreLayouts[] = {"--ranks 2 --like ddp",
                                         "--ranks 4 --pin pipeline=2 --pin data=2 --pin zero=3",
                                         "--ranks 4 --pin pipeline=2 --pin data=2"};
 
+// Beside those by data and stages.
+constexpr const char* kTensorLayouts[] = {"--ranks 2 --pin tensor=2", "--ranks 4 --pin tensor=4",
+                                          "--ranks 4 --pin tensor=2 --pin data=2 --pin zero=1",
+                                          "--ranks 4 --pin tensor=2 --pin pipeline=2"};
+
+constexpr const char* kMoreTensorLayouts[] = {"--ranks 2 --pin tensor=2",
+                                              "--ranks 4 --pin tensor=4",
+                                              "--ranks 4 --like zero3",
+                                              "--ranks 8 --pin tensor=4 --pin data=2",
+                                              "--ranks 4 --pin tensor=2 --pin data=2 --pin zero=2",
+                                              "--ranks 4 --pin tensor=2 --pin data=2 --pin zero=3",
+                                              "--ranks 8 --pin tensor=2 --pin data=2 --pin pipeline=2 --pin zero=1",
+                                              "--ranks 8 --pin tensor=4 --pin pipeline=2 --pin schedule=zero_bubble"};
+
 class Reproducible : public testing::Test {
  protected:
   struct Source {
@@ -80,6 +94,14 @@ TEST_F(Reproducible, LayoutsLeaveNoTrace) {
   EXPECT_EQ(train_on(command(gpt2(), "--ranks 2 --pin pipeline=2 --resume"), out_, 2), one);
 }
 
+TEST_F(Reproducible, TensorLayoutsLeaveNoTrace) {
+  Source of = gpt2();
+  of.keys = "reproducible: {samples: 4, tensor: 4}";
+  const TrainingBits one = afresh(of, "--ranks 1", 2);
+  EXPECT_EQ(one.metrics.size(), 2U);
+  for (const char* layout : kTensorLayouts) EXPECT_EQ(afresh(of, layout, 2), one) << layout;
+}
+
 // The scale of the loss is a state, too: some of these steps overflow, the others do not.
 TEST_F(Reproducible, LossScaleLeavesNoTrace) {
   Source of = gpt2();
@@ -109,17 +131,53 @@ TEST_F(Reproducible, GivenModelsInAllLayouts) {
   }
 }
 
+TEST_F(Reproducible, GivenModelsInTensorLayouts) {
+  const std::vector<std::string> folders = model_folders();
+  if (folders.empty()) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
+  for (const std::string& folder : folders) {
+    const std::string name = std::filesystem::path(folder).filename().string();
+    if (name == "moe" || name == "mixtral" || (!test_options().all && name != "llama")) continue;
+    const auto asked = load_recipe(folder + "/train.yaml");
+    ASSERT_TRUE(asked.ok()) << asked.status();
+    if (asked->precision != Precision::kFp32) continue;
+    const std::string parts = std::to_string(std::min<int64_t>(4, asked->batch.global.value_or(4)));
+    const Source of{folder, folder + "/data.npz",
+                    "reproducible: {samples: " + parts + ", tensor: 4}\nsemantics: {batch_norm: replica}"};
+    const TrainingBits one = afresh(of, "--ranks 1", 2);
+    for (const char* layout : kMoreTensorLayouts) {
+      if (!test_options().all && layout != kMoreTensorLayouts[0]) continue;
+      EXPECT_EQ(afresh(of, layout, 2), one) << name << " " << layout;
+    }
+  }
+}
+
 TEST_F(Reproducible, OrderIsProved) {
   for (const char* layout : kLayouts) {
     const verifier::Bundle bundle = compile("reproducible: 4", layout);
     const auto verdict = verifier::check_bundle(bundle);
     ASSERT_TRUE(verdict.ok()) << layout << ": " << verdict.status();
-    EXPECT_EQ(verdict->fixed_parts, 4);
+    EXPECT_EQ(verdict->fixed.samples, 4);
+  }
+  for (const char* layout : kTensorLayouts) {
+    const verifier::Bundle bundle = compile("reproducible: {samples: 4, tensor: 4}", layout);
+    const auto tensor = verifier::check_bundle(bundle);
+    ASSERT_TRUE(tensor.ok()) << layout << ": " << tensor.status();
+    EXPECT_EQ(tensor->fixed.tensor, 4);
+    const runtime::Program& p = bundle.programs[0].program;
+    auto axis = std::find_if(p.mesh.begin(), p.mesh.end(), [](const auto& a) { return a.name == "tensor"; });
+    ASSERT_NE(axis, p.mesh.end());
+    bool divides = false;
+    for (const runtime::ProgramState& s : p.states) {
+      for (const auto& dim : s.placement.axes) {
+        for (const runtime::AxisStride& a : dim) divides |= a.axis == axis - p.mesh.begin();
+      }
+    }
+    EXPECT_TRUE(divides) << layout << ": the axis divides no weight";
   }
   const verifier::Bundle narrow = compile("reproducible: 4\nprecision: fp16", "--ranks 4 --like zero3");
   const auto verdict = verifier::check_bundle(narrow);
   ASSERT_TRUE(verdict.ok()) << verdict.status();
-  EXPECT_EQ(verdict->fixed_parts, 4);
+  EXPECT_EQ(verdict->fixed.samples, 4);
 }
 
 // A bundle that sums up in another order, and says that it is the one asked for.
@@ -170,7 +228,15 @@ TEST_F(Reproducible, WhatHasAnotherOrderIsRefused) {
     EXPECT_EQ(o.code, 2) << key << " " << flags;
     EXPECT_THAT(o.text, HasSubstr(told));
   };
-  refused("reproducible: 4", "--ranks 2 --pin tensor=2", "use the data and pipeline axes alone");
+  refused("reproducible: 4", "--ranks 2 --pin tensor=2", "have other blocks: reproducible: {samples: 4, tensor: 2}");
+  refused("reproducible: {samples: 4, tensor: 2}", "--ranks 4 --pin tensor=4", "is no divisor of the 2 blocks");
+  refused("reproducible: {samples: 4, tensor: 6}", "", "tensor: expected a power of two, found 6");
+  refused("reproducible: {samples: 4, tensor: 2}\nprecision: bf16", "--ranks 2", "use fp32");
+  refused("reproducible: {samples: 4, tensor: 2}", "--ranks 2 --pin tensor=2 --pin sequence_parallel=true",
+          "pin sequence_parallel: false");
+  refused("reproducible: {samples: 4, tensor: 2}", "--ranks 2 --target cuda:sm_80", "compile for CPUs");
+  refused("reproducible: {samples: 4, tensor: 2}", "--ranks 2 --pin context=2",
+          "use the data, tensor and pipeline axes");
   refused("reproducible: 1", "--ranks 2 --pin pipeline=2", "which no stages share");
   refused("reproducible: 4", "--ranks 8", "expected a divisor of 4");
   refused("reproducible: 16", "", "are no 16 equal parts");

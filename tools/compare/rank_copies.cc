@@ -46,8 +46,8 @@ std::vector<int64_t> root_indices(const Layout& layout, int64_t count, const std
 }
 
 absl::StatusOr<RankCopies> RankCopies::create(const verifier::Bundle& bundle) {
-  PARTITA_ASSIGN_OR_RETURN(const int64_t parts, verifier::fixed_parts(bundle));
-  PARTITA_ASSIGN_OR_RETURN(verifier::RankValues values, verifier::check_values(bundle, "none", parts));
+  PARTITA_ASSIGN_OR_RETURN(const verifier::FixedSums fixed, verifier::fixed_sums(bundle));
+  PARTITA_ASSIGN_OR_RETURN(verifier::RankValues values, verifier::check_values(bundle, "none", fixed));
   RankCopies copies(bundle, std::move(values));
   PARTITA_RETURN_IF_ERROR(copies.count_runs());
   PARTITA_RETURN_IF_ERROR(copies.place_values());

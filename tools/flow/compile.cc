@@ -128,7 +128,13 @@ absl::StatusOr<Compiled> compile_batch(const CompileRequest& request) {
       partition_model(source, request.recipe, {request.ranks, request.keep_gradients, request.target.row_bytes()}, run,
                       times));
   TargetOptions target = request.target;
-  target.strict = partition.model.recipe.reproducible.has_value();
+  const auto& reproducible = partition.model.recipe.reproducible;
+  target.strict = reproducible.has_value();
+  if (reproducible && reproducible->tensor > 1 && !target.gpu.empty())
+    return absl::InvalidArgumentError(
+        cat("reproducible: {tensor: ", reproducible->tensor,
+            "}: products of GPUs add up in an order that all their sizes decide, a rank's of the tensor axis, too; "
+            "leave `tensor` out, or compile for CPUs"));
   out.warnings = partition.model.warnings;
   out.recipe = partition.model.recipe;
   take_layout(partition.model.layout, partition.model.batch, out);

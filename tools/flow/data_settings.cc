@@ -40,7 +40,11 @@ nlohmann::json run_settings(const Recipe& recipe, const Graph& training) {
   nlohmann::json data = runtime::to_json(data_settings(recipe.data.value_or(DataRecipe{}), seed, shifted));
   if (!recipe.data || !recipe.data->kind) data.erase("kind");  // by the file that --data names
   nlohmann::json run = {{"data", data}, {"seed", seed}};
-  if (recipe.reproducible) run["reproducible"] = *recipe.reproducible;
+  if (recipe.reproducible) {
+    const auto& [samples, tensor] = *recipe.reproducible;
+    run["reproducible"] = samples;
+    if (tensor > 1) run["reproducible"] = {{"samples", samples}, {"tensor", tensor}};
+  }
   if (!(recipe.run == RunRecipe{})) run["run"] = fault_settings(recipe.run);
   for (const BatchPhase& phase : recipe.batch.ramp) run["ramp"].push_back({phase.from, phase.samples});
   if (!recipe.lengths.extents.empty()) run["lengths"] = {{recipe.lengths.dimension, recipe.lengths.extents}};

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "passes/pipeline.h"
 #include "tools/flow/bound_inputs.h"
+#include "tools/flow/training_graph.h"
 #include "tools/verify/bundle/bundle.h"
 
 namespace partita {
@@ -33,7 +34,8 @@ absl::StatusOr<Graph> evaluation_graph(ModelSource& source, std::optional<int64_
     PARTITA_ASSIGN_OR_RETURN(model, source.resized(model, graph_batch));
   }
   PARTITA_RETURN_IF_ERROR(run.start(graphs_of(model->graph)));
-  return run_passes(graph_passes(PassUse::kEvaluation), model->graph, context, run);
+  PARTITA_ASSIGN_OR_RETURN(Graph graph, run_passes(graph_passes(PassUse::kEvaluation), model->graph, context, run));
+  return with_tensor_blocks(std::move(graph), context.recipe);
 }
 
 absl::StatusOr<CompiledEvaluation> compile_evaluation(ModelSource& source, const Partition& training,

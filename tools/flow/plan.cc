@@ -49,7 +49,7 @@ absl::Status fix_parts(const Recipe& recipe, Planning& p) {
   if (!recipe.reproducible) return absl::OkStatus();
   Layout any;
   PARTITA_RETURN_IF_ERROR(partita::fix_parts(recipe, p.problem.global_batch, any));
-  p.problem.fixed_parts = *recipe.reproducible;
+  p.problem.reproducible = recipe.reproducible;
   p.options.micro = any.micro_batch;
   if (recipe.recompute == RecomputeMode::kAuto) p.options.recompute = RecomputeMode::kNone;
   return absl::OkStatus();

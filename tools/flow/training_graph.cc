@@ -8,6 +8,7 @@
 #include "partitioner/layout/fixed_parts.h"
 #include "partitioner/layout/pinned_layout.h"
 #include "partitioner/prepare/group_statistics.h"
+#include "partitioner/prepare/tensor_blocks.h"
 #include "passes/forward/initialize.h"
 #include "passes/pipeline.h"
 #include "tools/flow/lost_dropout.h"
@@ -74,6 +75,11 @@ absl::Status take_batch(ModelSource& source, const Recipe& recipe, ModelInHand& 
 }
 
 }  // namespace
+
+Graph with_tensor_blocks(Graph graph, const Recipe& recipe) {
+  if (!recipe.reproducible || recipe.reproducible->tensor == 1) return graph;
+  return mark_tensor_blocks(graph, recipe.reproducible->tensor, recipe.reproducible->samples);
+}
 
 nlohmann::json to_json(const SerialForm& form) {
   nlohmann::json json = {{"graph_batch", form.graph_batch},      {"micro_batches", form.micro_batches},
@@ -162,7 +168,8 @@ absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, std::shared_pt
     if (form.sample_groups > 1) graph = group_samples(graph, form.sample_groups);
     PARTITA_ASSIGN_OR_RETURN(graph, initialize(graph, out.context));
     PARTITA_RETURN_IF_ERROR(run.start(graphs_of(graph)));
-    return run_passes(graph_passes(PassUse::kTraining), std::move(graph), out.context, run);
+    PARTITA_ASSIGN_OR_RETURN(graph, run_passes(graph_passes(PassUse::kTraining), std::move(graph), out.context, run));
+    return with_tensor_blocks(std::move(graph), recipe);
   };
   PARTITA_ASSIGN_OR_RETURN(out.graph, source.graph({imported, form.sample_groups, out.context, recipe.pin.recompute,
                                                     recipe.pin.recompute_blocks},

@@ -65,6 +65,9 @@ absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, std::shared_pt
 absl::StatusOr<TrainingGraph> training_graph(ModelSource& source, const ModelInHand& model, bool keep_gradients,
                                              PassRun& run);
 
+// The graph, with the blocks that a tensor axis may divide marked where the recipe's `reproducible` has some.
+Graph with_tensor_blocks(Graph graph, const Recipe& recipe);
+
 // How many samples a run takes where the layout wants one, else as the recipe says.
 std::optional<int64_t> batch_to_bind(const ModelSource& source, const Recipe& recipe, const Layout& layout);
 

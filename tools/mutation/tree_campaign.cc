@@ -15,14 +15,16 @@
 namespace partita {
 namespace {
 
-constexpr int64_t kParts = 8;
+constexpr int64_t kParts = 8, kBlocks = 4;
 
 // Two ranks with four micro-batches each; sums over two axes; gradients that are scattered with each micro-batch; a
-// pipeline whose ends share a table; kernels and collectives of GPUs.
+// pipeline whose ends share a table; kernels and collectives of GPUs; products over whose inner dimensions ranks add
+// up.
 struct TreeLayout {
   std::string_view name;
   std::vector<std::string> presets, pins;
   std::string gpu = "";  // for processors where it is empty
+  int64_t blocks = 1;    // of inner dimensions
 };
 const std::vector<TreeLayout>& layouts() {
   static const std::vector<TreeLayout> all = {
@@ -31,30 +33,36 @@ const std::vector<TreeLayout>& layouts() {
       {"zero2", {"zero2"}, {"data=2"}},
       {"pipeline", {}, {"data=2", "pipeline=2"}},
       {"zero2 on GPUs", {"zero2"}, {"data=2"}, "sm_80"},
+      {"tensor", {}, {"data=2", "tensor=2"}, "", kBlocks},
   };
   return all;
 }
 
 // A layout's partition and its bundle as it should be.
 struct Sample {
+  int64_t blocks;
   TargetOptions target;
   Partition partition;
   verifier::Bundle bundle;
 };
 
-nlohmann::json run_of() { return {{"reproducible", kParts}}; }
+nlohmann::json run_of(int64_t blocks) {
+  if (blocks == 1) return {{"reproducible", kParts}};
+  return {{"reproducible", {{"samples", kParts}, {"tensor", blocks}}}};
+}
 
 absl::StatusOr<Sample> make_sample(const TreeLayout& layout, const std::string& model, Recipe recipe) {
   for (const std::string& preset : layout.presets) PARTITA_RETURN_IF_ERROR(apply_preset(recipe, preset));
   for (const std::string& pin : layout.pins) PARTITA_RETURN_IF_ERROR(apply_pin(recipe, pin));
+  recipe.reproducible->tensor = layout.blocks;
   ModelSource source(model, recipe);
   PassRun run = PassRun::unchecked();
   PhaseTimes times;
-  Sample s{.target = {.gpu = layout.gpu, .strict = true}, .partition = {}, .bundle = {}};
+  Sample s{.blocks = layout.blocks, .target = {.gpu = layout.gpu, .strict = true}, .partition = {}, .bundle = {}};
   PARTITA_ASSIGN_OR_RETURN(s.partition,
                            partition_model(source, recipe, {.row_bytes = s.target.row_bytes()}, run, times));
   PARTITA_ASSIGN_OR_RETURN(s.bundle, compile_stages(s.partition, s.partition.programs.stages, s.target));
-  s.bundle.run = run_of();
+  s.bundle.run = run_of(s.blocks);
   const auto verdict = verifier::check_bundle(s.bundle);
   if (!verdict.ok())
     return absl::FailedPreconditionError(cat(layout.name, ": rejected as it should be: ", verdict.status().message()));
@@ -71,7 +79,7 @@ absl::StatusOr<verifier::Bundle> broken(const Sample& s, const TreeMutation& m, 
   std::vector<LocalProgram> stages = s.partition.programs.stages;
   if (!m.in_graphs(stages, rng)) return absl::NotFoundError(std::string(m.name));
   PARTITA_ASSIGN_OR_RETURN(bundle, compile_stages(s.partition, stages, s.target));
-  bundle.run = run_of();
+  bundle.run = run_of(s.blocks);
   return bundle;
 }
 
@@ -103,10 +111,10 @@ absl::StatusOr<TreeReport> run_tree_campaign(int mutations, uint32_t seed) {
   TreeReport report;
   for (int k = 0; k < mutations; ++k) {
     std::mt19937 rng(seed + static_cast<uint32_t>(k));
+    const TreeMutation& kind = kinds[rng() % kinds.size()];
     // Not every layout has something of every kind; the same draws lead on to one that has.
     for (;;) {
       const size_t at = rng() % samples.size();
-      const TreeMutation& kind = kinds[rng() % kinds.size()];
       const auto bundle = broken(samples[at], kind, rng);
       if (absl::IsNotFound(bundle.status())) continue;
       PARTITA_RETURN_IF_ERROR(bundle.status());

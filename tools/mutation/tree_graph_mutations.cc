@@ -170,6 +170,107 @@ bool other_blocks(Stages& stages, std::mt19937& rng) {
   return true;
 }
 
+// A product whose inner dimension is added up in blocks.
+bool has_blocks(const Graph&, const Node& n) { return n.op->name == "matmul" && n.attrs.i("block", 0) > 0; }
+
+int64_t inner_of(const Graph& g, const Node& n) {
+  const Shape& shape = g.type(n.inputs[0]).shape;
+  return shape[shape.size() - (n.attrs.i("transpose_a", 0) != 0 ? 2 : 1)];
+}
+
+void set_blocks(Node& n, int64_t groups, int64_t block) {
+  if (groups > 1 || n.attrs.has("groups")) n.attrs.set("groups", groups);
+  n.attrs.set("block", block);
+}
+
+// A rank adds up all that it has, one after the other.
+bool chain_of_blocks(Stages& stages, std::mt19937& rng) {
+  const At at = pick(stages, rng, [](const Graph& g, const Node& n) {
+    return has_blocks(g, n) && inner_of(g, n) > n.attrs.i("groups", 1) * n.attrs.i("block");
+  });
+  if (at.stage == nullptr) return false;
+  set_blocks(*at, 1, 0);
+  return true;
+}
+
+bool blocks_of_other_sizes(Stages& stages, std::mt19937& rng) {
+  const At at =
+      pick(stages, rng, [](const Graph& g, const Node& n) { return has_blocks(g, n) && n.attrs.i("block") % 2 == 0; });
+  if (at.stage == nullptr) return false;
+  const int64_t block = (*at).attrs.i("block"), groups = (*at).attrs.i("groups", 1);
+  const bool larger = inner_of(at.graph(), *at) > groups * block && rng() % 2 == 0;
+  set_blocks(*at, groups, larger ? block * 2 : block / 2);
+  return true;
+}
+
+// The same number of blocks, each of elements that lie elsewhere.
+bool blocks_elsewhere(Stages& stages, std::mt19937& rng) {
+  const At at = pick(stages, rng, [](const Graph& g, const Node& n) {
+    return has_blocks(g, n) && (n.attrs.i("block") % 2 == 0 || n.attrs.i("groups", 1) > 1);
+  });
+  if (at.stage == nullptr) return false;
+  const int64_t block = (*at).attrs.i("block"), groups = (*at).attrs.i("groups", 1);
+  if (groups > 1)
+    set_blocks(*at, 1, block * groups);
+  else
+    set_blocks(*at, 2, block / 2);
+  return true;
+}
+
+// A product in whatever order its sizes give.
+bool product_in_any_order(Stages& stages, std::mt19937& rng) {
+  const At at = pick(stages, rng, has_blocks);
+  if (at.stage == nullptr) return false;
+  Attrs left;
+  for (const char* name : {"transpose_a", "transpose_b"}) {
+    if ((*at).attrs.has(name)) left.set(name, (*at).attrs.i(name));
+  }
+  (*at).attrs = left;
+  return true;
+}
+
+// What is added to the sum of all ranks' blocks is added to the first rank's, before they meet.
+bool sum_after_addition(Stages& stages, std::mt19937& rng) {
+  auto sum_of_blocks = [](const Graph& g, ValueId v) -> const Node* {
+    const Node* sum = g.producer(v);
+    const bool is_sum = sum != nullptr && sum->op->name == "all_reduce" && sum->inputs.size() == 1;
+    const Node* of = is_sum ? g.producer(sum->inputs[0]) : nullptr;
+    return of != nullptr && has_blocks(g, *of) ? sum : nullptr;
+  };
+  const At at = pick(stages, rng, [&](const Graph& g, const Node& n) {
+    return n.op->name == "add" && g.type(n.inputs[0]) == g.type(n.outputs[0]) &&
+           sum_of_blocks(g, n.inputs[0]) != nullptr && sum_of_blocks(g, n.inputs[1]) == nullptr;
+  });
+  if (at.stage == nullptr) return false;
+  const Graph old = at.graph();
+  const Node& addition = old.nodes[static_cast<size_t>(at.node)];
+  const Node& sum = *sum_of_blocks(old, addition.inputs[0]);
+  const std::string axis = at.stage->mesh.axes[static_cast<size_t>(sum.attrs.ints("axes")[0])].name;
+  Rewriter r(old);
+  ValueId coordinate = kNoValue;
+  for (const GraphInput& in : old.inputs) {
+    if (in.kind == InputKind::kCoordinate && in.name == axis) coordinate = r(in.value);
+  }
+  if (coordinate == kNoValue) {
+    coordinate = r.builder().input(axis, {DType::kI64, {}}, InputKind::kCoordinate);
+    at.stage->inputs.push_back({{}, Sharding{}});
+  }
+  for (size_t n = 0; n < old.nodes.size(); ++n) {
+    const Node& node = old.nodes[n];
+    if (static_cast<NodeId>(n) != at.node) {
+      r.copy(node);
+      continue;
+    }
+    r.at(node);
+    Builder& b = r.builder();
+    const ValueId first = b.emit("eq", {coordinate, b.scalar(DType::kI64, 0)}), other = r(node.inputs[1]);
+    const ValueId once = b.select(first, other, b.scalar(b.dtype(other), 0));
+    r.replace(node.outputs[0], b.emit("all_reduce", {b.add(r(sum.inputs[0]), once)}, sum.attrs));
+  }
+  at.graph() = std::move(r).finish();
+  return true;
+}
+
 constexpr TreeMutation kMutations[] = {
     {.name = "a chain of micro-batches, no tree", .in_graphs = chain_of_terms},
     {.name = "a tree over another number of micro-batches", .in_graphs = other_leaves},
@@ -178,6 +279,11 @@ constexpr TreeMutation kMutations[] = {
     {.name = "other brackets", .in_graphs = other_brackets},
     {.name = "the blocks of a norm in turn", .in_graphs = flat_norm},
     {.name = "other blocks of a norm", .in_graphs = other_blocks},
+    {.name = "a rank's blocks of a product in a chain", .in_graphs = chain_of_blocks},
+    {.name = "blocks of other sizes", .in_graphs = blocks_of_other_sizes},
+    {.name = "blocks of other elements", .in_graphs = blocks_elsewhere},
+    {.name = "a product in any order", .in_graphs = product_in_any_order},
+    {.name = "ranks' blocks after what is added to them", .in_graphs = sum_after_addition},
 };
 
 }  // namespace

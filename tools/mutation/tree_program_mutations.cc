@@ -47,8 +47,10 @@ bool samples_in_turn(Bundle& b, std::mt19937&) {
 }
 
 bool other_parts(Bundle& b, std::mt19937& rng) {
-  const int64_t parts = b.run["reproducible"].get<int64_t>();
-  b.run["reproducible"] = rng() % 2 == 0 ? parts * 2 : parts / 2;
+  nlohmann::json& said = b.run["reproducible"];
+  nlohmann::json& number = !said.is_object() ? said : said[rng() % 2 == 0 ? "samples" : "tensor"];
+  const int64_t parts = number.get<int64_t>();
+  number = rng() % 2 == 0 ? parts * 2 : parts / 2;
   return true;
 }
 
@@ -147,7 +149,7 @@ bool not_strict(Bundle& b, std::mt19937& rng) {
 constexpr TreeMutation kMutations[] = {
     {.name = "micro-batches in another order", .in_programs = micro_batches_in_turn},
     {.name = "samples dealt out in turn", .in_programs = samples_in_turn},
-    {.name = "another number of parts", .in_programs = other_parts},
+    {.name = "another number of parts or blocks", .in_programs = other_parts},
     {.name = "vectors along another loop", .in_programs = other_lanes},
     {.name = "columns in pairs", .in_programs = columns_in_pairs},
     {.name = "other units of a fold", .in_programs = other_units},

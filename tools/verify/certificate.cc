@@ -38,6 +38,9 @@ constexpr const char* kProvedOfCode =
 constexpr const char* kProvedOfOrder =
     "every sum over samples adds up the same parts of a step's samples in the same balanced binary tree, by their "
     "numbers, on this and on any other number of ranks that shares them out";
+constexpr const char* kProvedOfBlocks =
+    "every sum over an inner dimension that ranks divide adds up the same blocks of it in the same balanced binary "
+    "tree, by their numbers, on this and on any other number of ranks that shares them out";
 constexpr uint64_t kMostParts = 1 << 20;
 // In place of what is equal, where it is not.
 constexpr const char* kProvedButForCompression =
@@ -124,19 +127,19 @@ absl::Status check_strict(const ProgramSet& set) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& compress, int64_t fixed_parts) {
+absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& compress, const FixedSums& fixed) {
   const RankProgram& first = set.programs.front();
   if (first.program.samples_per_step != set.samples)
     return differs("expected ", set.samples, " samples a step, found ", first.program.samples_per_step);
   Verdict v{.programs = static_cast<int64_t>(set.programs.size()), .micro_batches = first.program.micro_batches};
   v.compress = compress;
-  v.fixed_parts = fixed_parts;
+  v.fixed = fixed;
   v.ranks = mesh_of(first.program).ranks();
   v.statistic_groups = statistic_groups(set.serial);
   // Of stages, first the steps, by which messages are matched.
   if (set.programs.size() > 1) PARTITA_RETURN_IF_ERROR(check_all_steps(set, v));
-  PARTITA_ASSIGN_OR_RETURN(const RankValues values, check_values(set, compress, fixed_parts));
-  if (fixed_parts > 0) PARTITA_RETURN_IF_ERROR(check_strict(set));
+  PARTITA_ASSIGN_OR_RETURN(const RankValues values, check_values(set, compress, fixed));
+  if (fixed.samples > 0) PARTITA_RETURN_IF_ERROR(check_strict(set));
   if (set.programs.size() == 1) PARTITA_RETURN_IF_ERROR(check_all_steps(set, v));
   v.values = values.report.values;
   v.states = values.report.states;
@@ -147,27 +150,36 @@ absl::StatusOr<Verdict> check_set(const ProgramSet& set, const std::string& comp
 }
 
 absl::StatusOr<Verdict::Evaluation> check_evaluation(const ProgramSet& training, const ProgramSet& evaluation,
-                                                     int64_t fixed_parts) {
-  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(evaluation, "none", fixed_parts));
+                                                     const FixedSums& fixed) {
+  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(evaluation, "none", fixed));
   PARTITA_RETURN_IF_ERROR(check_shared_states(training, evaluation));
   return Verdict::Evaluation{v.values, v.steps, random_nodes(evaluation.serial), v.kernels.nests};
 }
 
 }  // namespace
 
-absl::StatusOr<int64_t> fixed_parts(const Bundle& bundle) {
-  if (!bundle.run.is_object() || !bundle.run.contains("reproducible")) return 0;
+absl::StatusOr<FixedSums> fixed_sums(const Bundle& bundle) {
+  FixedSums fixed;
+  if (!bundle.run.is_object() || !bundle.run.contains("reproducible")) return fixed;
   const nlohmann::json& said = bundle.run["reproducible"];
-  if (!said.is_number_integer() || said < 1 || said > kMostParts || !std::has_single_bit(said.get<uint64_t>()))
-    return differs("reproducible: expected a power of two, found ", said.dump());
-  return said.get<int64_t>();
+  auto read = [&](const nlohmann::json& n, int64_t& out) {
+    if (!n.is_number_integer() || n < 1 || n > kMostParts || !std::has_single_bit(n.get<uint64_t>())) return false;
+    out = n.get<int64_t>();
+    return true;
+  };
+  const bool right = said.is_object() ? said.size() == 2 && said.contains("samples") && said.contains("tensor") &&
+                                            read(said["samples"], fixed.samples) && read(said["tensor"], fixed.tensor)
+                                      : read(said, fixed.samples);
+  if (!right)
+    return differs("reproducible: expected a power of two, or one of samples and one of tensor, found ", said.dump());
+  return fixed;
 }
 
 absl::StatusOr<Verdict> check_bundle(const Bundle& bundle) {
-  PARTITA_ASSIGN_OR_RETURN(const int64_t parts, fixed_parts(bundle));
-  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(bundle, bundle.compress, parts));
+  PARTITA_ASSIGN_OR_RETURN(const FixedSums fixed, fixed_sums(bundle));
+  PARTITA_ASSIGN_OR_RETURN(Verdict v, check_set(bundle, bundle.compress, fixed));
   if (bundle.evaluation) {
-    auto evaluation = check_evaluation(bundle, *bundle.evaluation, parts);
+    auto evaluation = check_evaluation(bundle, *bundle.evaluation, fixed);
     if (!evaluation.ok()) return differs("evaluation: ", evaluation.status().message());
     v.kernels.nests += evaluation->kernels;
     v.evaluation = *evaluation;
@@ -198,7 +210,8 @@ std::string certificate_text(const std::string& root, const Verdict& v, const st
   for (const char* text : kProvedOfStages) {
     if (v.programs > 1) proved.push_back(text);
   }
-  if (v.fixed_parts > 0) proved.push_back(kProvedOfOrder);
+  if (v.fixed.samples > 0) proved.push_back(kProvedOfOrder);
+  if (v.fixed.tensor > 1) proved.push_back(kProvedOfBlocks);
   if (v.evaluation) proved.push_back(kProvedOfEvaluation);
   if (v.evaluation && v.evaluation->random_nodes == 0) proved.push_back(kProvedOfInference);
   const bool equal = v.compressed_sums == 0 && v.delays.empty();
@@ -219,7 +232,8 @@ std::string certificate_text(const std::string& root, const Verdict& v, const st
                         {"micro_batches", v.micro_batches}}},
                       {"kernels", kernels},
                       {"numeric", nullptr}};
-  if (v.fixed_parts > 0) j["reproducible"] = v.fixed_parts;
+  if (v.fixed.samples > 0) j["reproducible"] = v.fixed.samples;
+  if (v.fixed.tensor > 1) j["reproducible"] = {{"samples", v.fixed.samples}, {"tensor", v.fixed.tensor}};
   if (v.statistic_groups > 1) j["semantics"] = {{"statistic_groups", v.statistic_groups}};
   if (v.evaluation) {
     j["evaluation"] = {

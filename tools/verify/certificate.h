@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "tools/verify/bundle/bundle.h"
+#include "tools/verify/graph/fixed_sums.h"
 
 namespace partita::verifier {
 
@@ -31,7 +32,7 @@ struct Verdict {
   int64_t compressed_sums = 0;    // so many sums of gradients
   std::vector<int64_t> delays;    // not equal to it but for one micro-batch a step: per stage, how many updates its
                                   // weights are behind at most when a micro-batch reads them (PipeDream)
-  int64_t fixed_parts = 0;        // of a step's samples, over which sums have a fixed order; 0: any
+  FixedSums fixed;                // the order of sums
   int64_t statistic_groups = 1;   // of samples, in the serial program, that batch statistics are of each
 };
 
@@ -54,9 +55,8 @@ struct NumericVerdict {
   std::vector<std::string> confined, unconfined;  // what the runs were held to, and what this system cannot do of it
 };
 
-// The parts that sums over samples are made of in a fixed order, as is asked for above the serial program; 0: sums may
-// have any order. Aborted where it asks for what no program can do.
-absl::StatusOr<int64_t> fixed_parts(const Bundle& bundle);
+// The order of sums that is asked for above the serial program. Aborted where it asks for what no program can do.
+absl::StatusOr<FixedSums> fixed_sums(const Bundle& bundle);
 // Aborted with the first step, value, expected and found state where the program is not the serial one.
 absl::StatusOr<Verdict> check_bundle(const Bundle& bundle);
 

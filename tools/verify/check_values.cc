@@ -118,7 +118,7 @@ AllRanks one_stage(const RankProgram& p) {
 }
 
 absl::StatusOr<RankValues> check_values(const Graph& serial, const ProgramSet& set, AllRanks ranks,
-                                        const std::string& compress, int64_t fixed_parts) {
+                                        const std::string& compress, const FixedSums& fixed) {
   const NodePlaces places(set);
   PARTITA_ASSIGN_OR_RETURN(Uncompressed whole, undo_compression(ranks.graph, compress));
   PARTITA_RETURN_IF_ERROR(drop_states(whole, set, ranks.program));
@@ -126,7 +126,7 @@ absl::StatusOr<RankValues> check_values(const Graph& serial, const ProgramSet& s
   PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(serial, ranks.program));
   auto values = SerialValues::create(padded.graph);
   if (!values.ok()) return absl::AbortedError(values.status().message());
-  PARTITA_ASSIGN_OR_RETURN(GraphReport report, check_graph(*values, whole.graph, padded.program, fixed_parts, place));
+  PARTITA_ASSIGN_OR_RETURN(GraphReport report, check_graph(*values, whole.graph, padded.program, fixed, place));
   RankValues out{.serial = *std::move(values), .report = std::move(report), .compressed_sums = whole.sums};
   // Of compressed sums the ranks' values are not those of the graph that was proved.
   for (std::vector<ValueId>& stage : ranks.values) {
@@ -138,11 +138,10 @@ absl::StatusOr<RankValues> check_values(const Graph& serial, const ProgramSet& s
 
 }  // namespace
 
-absl::StatusOr<RankValues> check_values(const ProgramSet& set, const std::string& compress, int64_t fixed_parts) {
-  if (set.programs.size() == 1)
-    return check_values(set.serial, set, one_stage(set.programs.front()), compress, fixed_parts);
+absl::StatusOr<RankValues> check_values(const ProgramSet& set, const std::string& compress, const FixedSums& fixed) {
+  if (set.programs.size() == 1) return check_values(set.serial, set, one_stage(set.programs.front()), compress, fixed);
   PARTITA_ASSIGN_OR_RETURN(StagesReport between, check_stages(set));
-  PARTITA_ASSIGN_OR_RETURN(JoinedStages joined, join_stages(set, between.links, fixed_parts > 0));
+  PARTITA_ASSIGN_OR_RETURN(JoinedStages joined, join_stages(set, between.links, fixed.samples > 0));
   std::vector<int64_t> delays;
   if (std::any_of(set.programs.begin(), set.programs.end(),
                   [](const RankProgram& p) { return updates_each(p.program); })) {
@@ -153,7 +152,7 @@ absl::StatusOr<RankValues> check_values(const ProgramSet& set, const std::string
                .program = std::move(joined.program),
                .nodes = std::move(joined.nodes),
                .values = std::move(joined.values)};
-  PARTITA_ASSIGN_OR_RETURN(RankValues values, check_values(serial, set, std::move(all), compress, fixed_parts));
+  PARTITA_ASSIGN_OR_RETURN(RankValues values, check_values(serial, set, std::move(all), compress, fixed));
   values.delays = std::move(delays);
   return values;
 }

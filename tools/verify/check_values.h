@@ -23,7 +23,7 @@ struct RankValues {
 };
 
 // The graphs, the interfaces, and of stages the messages between them: Aborted with the first that is not as it must
-// be. The steps that compute the graphs are not looked at. `fixed_parts`: as check_graph() has it.
-absl::StatusOr<RankValues> check_values(const ProgramSet& set, const std::string& compress, int64_t fixed_parts);
+// be. The steps that compute the graphs are not looked at. `fixed`: as check_graph() has it.
+absl::StatusOr<RankValues> check_values(const ProgramSet& set, const std::string& compress, const FixedSums& fixed);
 
 }  // namespace partita::verifier

@@ -172,7 +172,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       double parameters = dense + expert;
       if (l.zero >= 2) parameters /= static_cast<double>(shard_ranks(l).size);
       // In a fixed order the term is written first, and then added to what waits: once, on the average.
-      const double in_order = problem_.fixed_parts > 0 ? 4 * sizeof(float) : 0;
+      const double in_order = problem_.reproducible ? 4 * sizeof(float) : 0;
       weight[kCompute] += memory_time(group.device, parameters * (software.accumulate_bytes + in_order), 0);
     }
     const double host = software.micro_batch_seconds / static_cast<double>(l.interleave);

@@ -142,7 +142,7 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
   m.gradients = p.stored(2) * (host_moments && sums ? 4 : host_states ? element : gradient);
   m.gradients += remainder_bytes(problem, l, p);
   // Sums in a fixed order keep those of branches, one for each level of the tree but the lowest and the last.
-  const auto terms = static_cast<uint64_t>(problem.fixed_parts > 0 ? micro_batches(problem, l) : 1);
+  const auto terms = static_cast<uint64_t>(problem.reproducible ? micro_batches(problem, l) : 1);
   if (terms > 2) m.gradients += p.stored(2) * 4 * static_cast<double>(std::bit_width(terms) - 2);
   double states = w.optimizer_bytes + (mixed ? 4 : 0);
   m.optimizer = p.stored(1) * (!host_states ? states : host_moments && mixed ? 4 : 0);

@@ -227,7 +227,7 @@ Layout CostModel::with_exchanges(Layout l) {
   const DeviceGroup& group = group_of_stage(l, 0);
   const int64_t near =
       std::gcd(l.sample_ranks(), std::max<int64_t>(1, group.devices_per_node / (l.tensor * l.context)));
-  const bool open = l.hierarchical_group == 0 && l.stages.empty() && problem_.fixed_parts == 0 &&
+  const bool open = l.hierarchical_group == 0 && l.stages.empty() && !problem_.reproducible &&
                     problem_.compress == Compression::kNone &&
                     (problem_.workload->exported_batch <= 1 || is_power_of_two(l.sample_ranks()));
   if (!open || near <= l.expert || near % l.expert != 0 || near == l.sample_ranks()) return l;

@@ -30,7 +30,7 @@ std::string in_parts(const Problem& problem, int64_t own, int64_t micro) {
 // batch takes so many samples at a time, any other all of them.
 std::string misfit(const Problem& problem, const Layout& l) {
   // In fixed parts the model is made for all samples of a step.
-  const int64_t samples = problem.fixed_parts > 0 ? 0 : problem.workload->exported_batch, ranks = l.data * l.expert;
+  const int64_t samples = problem.reproducible ? 0 : problem.workload->exported_batch, ranks = l.data * l.expert;
   if (samples != 0 && problem.global_batch % samples != 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of the ", samples,
                " samples that the model file takes at a time");
@@ -78,8 +78,8 @@ std::string invalid(const Problem& problem, const Layout& l) {
     return cat("hierarchical_group ", l.hierarchical_group, " does not divide ", ranks, " data-parallel ranks");
   if (l.hierarchical_group > 0 && problem.compress != Compression::kNone)
     return "hierarchical_group goes without compress";
-  if (problem.fixed_parts > 0) {
-    if (std::string why = why_other_sums(problem.fixed_parts, l); !why.empty()) return "reproducible: " + why;
+  if (problem.reproducible) {
+    if (std::string why = why_other_sums(*problem.reproducible, l); !why.empty()) return "reproducible: " + why;
   }
   if (m == 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ",

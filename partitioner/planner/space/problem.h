@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "ir/recipe/recipe.h"
 #include "partitioner/layout/layout.h"
 #include "partitioner/planner/cluster/cluster.h"
 #include "partitioner/planner/rates/kernel_time.h"
@@ -18,7 +20,7 @@ struct Problem {
   int64_t global_batch = 1;
   bool clip = false, skips = false;  // clip_grad_norm; run.on_nonfinite: skip
   Compression compress = Compression::kNone;
-  int64_t fixed_parts = 0;  // of a step's samples, over which sums have a fixed order (reproducible); 0: any
+  std::optional<ReproducibleRecipe> reproducible;  // sums have a fixed order
   BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
   // Memory is that of programs compiled here (program_memory.h), not that of the software that the profiles describe.
   bool own_programs = false;

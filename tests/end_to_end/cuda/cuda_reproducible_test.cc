@@ -54,7 +54,7 @@ TEST_F(CudaReproducible, OrderIsProved) {
     ASSERT_TRUE(bundle.ok()) << bundle.status();
     const auto verdict = verifier::check_bundle(*bundle);
     ASSERT_TRUE(verdict.ok()) << flags << ": " << verdict.status();
-    EXPECT_EQ(verdict->fixed_parts, 4);
+    EXPECT_EQ(verdict->fixed.samples, 4);
   }
 }
 

@@ -74,7 +74,8 @@ TEST_F(Overrides, ARecipeOverADeepSpeedConfiguration) {
 
 TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
   for (const char* text :
-       {"", "loss: {kind: mse, output: 'it''s', target: y}\noptimizer: {kind: momentum, lr: 0.1, nesterov: true}\n",
+       {"",
+        "loss: {kind: mse, output: 'it''s', target: y}\noptimizer: {kind: momentum, lr: 0.1, nesterov: true}\n",
         "optimizer: {kind: adagrad}\nprecision: fp16\nloss_scale: 128\nkernels: {attention: math}\n",
         "kernels: {attention: cudnn}\n",
         "precision: fp16\nloss_scale: {initial: 1024, window: 10}\nbatch: {micro: 4, accumulation: 2}\n",
@@ -89,12 +90,14 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
         "adjust_lr_fn: "
         "match_rms_adamw, adamw: {lr: 0.5, betas: [0.5, 0.25], eps: 1, weight_decay: 2, match: ['a*', b]}, groups: "
         "[{match: c, lr: 0.25, adamw: {lr: 0.125}}]}\n",
-        "schedule: {kind: inverse_sqrt, warmup: 2, timescale: 5}\n", "schedule: {kind: step, step_size: 2}\n",
+        "schedule: {kind: inverse_sqrt, warmup: 2, timescale: 5}\n",
+        "schedule: {kind: step, step_size: 2}\n",
         "init:\n- {match: '*', normal: 0.02}\n- {match: a, uniform: 0.5}\n- {match: b, ones}\n- {match: c, kaiming}\n"
         "- {match: d, xavier: normal}\n",
         "data: {end_of_document: 0, sources: [{path: a.bin, weight: 0.5, dtype: uint16}, {path: b.idx}], shift: true}\n"
         "evaluate: {batches: 3, data: {kind: synthetic, vocab: 9}}\n",
         "semantics: {batch_norm: replica, moe: {capacity_factor: 1.25, group: 4}}\ncompress: int8\nreproducible: 4\n",
+        "reproducible: {samples: 8, tensor: 4}\n",
         "run: {on_nonfinite: rollback, loss_spike: {factor: 2, window: 7, action: stop}, timeout: {data: 9.5}}\n",
         "pin: {data: 2, zero: 3, zero_group: node, hierarchical_group: 2, bucket_bytes: {2: 5, 8: 7}, cuts: ['a*'], "
         "stages: [{data: 2}, {tensor: 2}], '*.up': {out: "

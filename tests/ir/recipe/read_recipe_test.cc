@@ -110,7 +110,7 @@ pin:
   EXPECT_TRUE(recipe.semantics.batch_norm_training);
   EXPECT_EQ(recipe.semantics.moe, (MoeCapacity{32, std::nullopt, 4}));
   EXPECT_EQ(recipe.compress, Compression::kBf16);
-  EXPECT_EQ(recipe.reproducible, 8);
+  EXPECT_EQ(recipe.reproducible, (ReproducibleRecipe{.samples = 8}));
   EXPECT_EQ(recipe.names.at("onnx::MatMul_123"), "fc.weight");
   EXPECT_EQ(recipe.pin.axis("data"), 8);
   EXPECT_EQ(recipe.pin.axis("pipeline"), std::nullopt);
@@ -203,6 +203,7 @@ TEST(ParseRecipe_Refused, Table) {
       {"run: {loss_spike: {factor: 1}}", "run.loss_spike.factor: expected a number > 1, found '1'"},
       {"run: {loss_spike: {action: skip}}", "run.loss_spike: expected action warn, rollback or stop"},
       {"run: {timeout: {step: 0}}", "run.timeout.step: expected a number of seconds > 0"},
+      {"reproducible: {tensor: 4}", "t:1:15: reproducible: missing key 'samples'"},
       {"data: {path: a, sources: [{path: b}]}", "t:1:7: data: expected `path` or `sources`, found both"},
       {"data: {sources: [{weight: 1}]}", "t:1:18: data.sources[0]: missing key 'path'"},
       {"data: {sources: [{path: a, weight: -1}]}", "data.sources[0].weight: expected"},

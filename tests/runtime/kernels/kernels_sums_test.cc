@@ -67,5 +67,79 @@ TEST(Kernels, BlockSquares_OfPartsAreThoseOfTheWhole) {
   }
 }
 
+// An inner dimension of [groups, blocks, block], and what has some of the blocks.
+struct Inner {
+  int64_t groups, blocks, block;
+};
+
+// Of a [rows, inner], or of its transpose, the blocks [first, first + count).
+TestTensor blocks_of(const TestTensor& x, const Inner& inner, int64_t first, int64_t count, bool transposed) {
+  const int64_t k = inner.groups * inner.blocks * inner.block, rows = x.count() / k;
+  TestTensor part = zeros(x.dtype, {rows, inner.groups * count * inner.block});
+  if (transposed) std::swap(part.shape[0], part.shape[1]);
+  size_t to = 0;
+  const auto has = [&](int64_t z) {
+    return z / inner.block % inner.blocks - first >= 0 && z / inner.block % inner.blocks < first + count;
+  };
+  for (int64_t at = 0; at < x.count(); ++at) {
+    if (has(transposed ? at / rows : at % k)) part.values[to++] = x.values[static_cast<size_t>(at)];
+  }
+  return part;
+}
+
+// Ranks have some of the blocks of an inner dimension, and some of the columns of the result; their sums as a tree are
+// the whole product to the bit, whatever the transpositions and the threads.
+TEST(Kernels, OrderedMatmul_OfPartsAddsUpToTheWhole) {
+  constexpr int64_t kRows = 5, kColumns = 150, kKept = 37;
+  std::mt19937 rng(3);
+  std::normal_distribution<double> draw;
+  for (const Inner inner : {Inner{1, 4, 130}, Inner{3, 4, 7}, Inner{2, 1, 300}}) {
+    for (int transposed = 0; transposed < 4; ++transposed) {
+      const bool ta = transposed % 2 != 0, tb = transposed / 2 != 0;
+      const int64_t k = inner.groups * inner.blocks * inner.block;
+      TestTensor a = zeros(DType::kF32, ta ? std::vector{k, kRows} : std::vector{kRows, k});
+      TestTensor b = zeros(DType::kF32, tb ? std::vector{kColumns, k} : std::vector{k, kColumns});
+      for (double& x : a.values) x = static_cast<float>(draw(rng));
+      for (double& x : b.values) x = static_cast<float>(draw(rng));
+      const std::map<std::string, Param> params = {
+          {"transpose_a", int64_t{ta}}, {"transpose_b", int64_t{tb}}, {"block", inner.block}, {"groups", inner.groups}};
+      auto product = [&](const TestTensor& x, const TestTensor& y, int64_t columns, int threads) {
+        return run_one("matmul", {x, y}, zeros(DType::kF32, {kRows, columns}), params, threads);
+      };
+      const TestTensor whole = product(a, b, kColumns, 2);
+      for (int64_t ranks = 1; ranks <= inner.blocks; ranks *= 2) {
+        std::vector<std::vector<double>> terms;
+        const int64_t count = inner.blocks / ranks;
+        for (int64_t r = 0; r < ranks; ++r)
+          terms.push_back(product(blocks_of(a, inner, r * count, count, ta), blocks_of(b, inner, r * count, count, !tb),
+                                  kColumns, 1)
+                              .values);
+        for (; terms.size() > 1; terms.resize(terms.size() / 2)) {
+          for (size_t t = 0; t + 1 < terms.size(); t += 2) {
+            for (size_t i = 0; i < terms[t].size(); ++i)
+              terms[t / 2][i] = static_cast<float>(terms[t][i]) + static_cast<float>(terms[t + 1][i]);
+          }
+        }
+        EXPECT_EQ(terms[0], whole.values) << ranks << " ranks, " << ta << tb;
+      }
+      TestTensor columns = zeros(DType::kF32, tb ? std::vector{kKept, k} : std::vector{k, kKept});
+      for (int64_t z = 0; z < k; ++z) {
+        for (int64_t j = 0; j < kKept; ++j)
+          columns.values[static_cast<size_t>(tb ? j * k + z : z * kKept + j)] =
+              b.values[static_cast<size_t>(tb ? (j + 64) * k + z : z * kColumns + j + 64)];
+      }
+      const TestTensor kept = product(a, columns, kKept, 1);
+      for (int64_t i = 0; i < kRows * kKept; ++i)
+        EXPECT_EQ(kept.values[static_cast<size_t>(i)],
+                  whole.values[static_cast<size_t>(i / kKept * kColumns + i % kKept + 64)]);
+      double first = 0;
+      for (int64_t z = 0; z < k; ++z)
+        first +=
+            a.values[static_cast<size_t>(ta ? z * kRows : z)] * b.values[static_cast<size_t>(tb ? z : z * kColumns)];
+      EXPECT_NEAR(whole.values[0], first, 1e-3);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace partita::runtime

@@ -177,7 +177,7 @@ class Mutations : public testing::Test {
       program = std::move(joined.program);
     }
     PARTITA_ASSIGN_OR_RETURN(verifier::PaddedSerial padded, verifier::pad_serial(b.serial, program));
-    return verifier::check_graph(*serials_[which], ranks, padded.program, /*fixed_parts=*/0, no_place).status();
+    return verifier::check_graph(*serials_[which], ranks, padded.program, /*fixed=*/{}, no_place).status();
   }
 
   static verifier::Bundle as_it_is(verifier::Bundle bundle) { return bundle; }

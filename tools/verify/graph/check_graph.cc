@@ -31,7 +31,7 @@ Mesh mesh_in_time(const runtime::Program& program) {
 
 class GraphChecker {
  public:
-  GraphChecker(const SerialValues& serial, const Graph& local, const runtime::Program& program, int64_t fixed_parts,
+  GraphChecker(const SerialValues& serial, const Graph& local, const runtime::Program& program, const FixedSums& fixed,
                const std::function<std::string(NodeId)>& place)
       : serial_(serial),
         local_(local),
@@ -39,7 +39,7 @@ class GraphChecker {
         place_(place),
         mesh_(mesh_in_time(program)),
         micro_slices_(micro_slices_of(program)),
-        order_(serial, mesh_, micro_slices_.axis, fixed_parts),
+        order_(serial, mesh_, micro_slices_.axis, fixed),
         index_(local, micro_slices_),
         literals_(constant_values(local)) {
     report_.layouts.resize(local.values.size());
@@ -298,6 +298,7 @@ class GraphChecker {
         if (results.ok()) {
           if (!node.op->sums_micro_batches)
             PARTITA_RETURN_IF_ERROR(order_.check_node(node, local_, operands, *results));
+          PARTITA_RETURN_IF_ERROR(order_.check_blocks(s, node, local_, operands, *results));
           for (size_t k = 0; k < node.outputs.size(); ++k) layout(node.outputs[k]) = std::move((*results)[k]);
           return absl::OkStatus();
         }
@@ -365,6 +366,7 @@ class GraphChecker {
       if (bits != std::byte{0}) return false;
     }
     if (x.depends_on(axis) || x.is_partial(axis) || x.kind != PartialKind::kSum) return false;
+    if (!order_.counts_once(axis, local_.type(node.outputs[0]).dtype)) return false;
     if (x.sliced && is_slice_axis(axis)) return false;
     IndexMap first = x;
     first.partial.push_back(axis);
@@ -464,8 +466,8 @@ class GraphChecker {
 }  // namespace
 
 absl::StatusOr<GraphReport> check_graph(const SerialValues& serial, const Graph& local, const runtime::Program& program,
-                                        int64_t fixed_parts, const std::function<std::string(NodeId)>& place) {
-  return GraphChecker(serial, local, program, fixed_parts, place).run();
+                                        const FixedSums& fixed, const std::function<std::string(NodeId)>& place) {
+  return GraphChecker(serial, local, program, fixed, place).run();
 }
 
 }  // namespace partita::verifier

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "ir/graph/graph.h"
 #include "runtime/program/program.h"
+#include "tools/verify/graph/fixed_sums.h"
 #include "tools/verify/layout/serial_values.h"
 
 namespace partita::verifier {
@@ -22,9 +23,9 @@ struct GraphReport {
 };
 
 // `local` is the graph of all ranks of `program`. Aborted: "STEP: value: expected …, found …" for the first node that
-// is not what a serial node is, in the words of `place` (which tells a node's step). `fixed_parts`: of a step's
-// samples, over which sums have a fixed order; 0: any.
+// is not what a serial node is, in the words of `place` (which tells a node's step). `fixed`: the order that
+// sums are to have.
 absl::StatusOr<GraphReport> check_graph(const SerialValues& serial, const Graph& local, const runtime::Program& program,
-                                        int64_t fixed_parts, const std::function<std::string(NodeId)>& place);
+                                        const FixedSums& fixed, const std::function<std::string(NodeId)>& place);
 
 }  // namespace partita::verifier
