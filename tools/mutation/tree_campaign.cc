@@ -111,10 +111,11 @@ absl::StatusOr<TreeReport> run_tree_campaign(int mutations, uint32_t seed) {
   TreeReport report;
   for (int k = 0; k < mutations; ++k) {
     std::mt19937 rng(seed + static_cast<uint32_t>(k));
-    const TreeMutation& kind = kinds[rng() % kinds.size()];
     // Not every layout has something of every kind; the same draws lead on to one that has.
-    for (;;) {
+    const size_t drawn = rng() % kinds.size();
+    for (size_t tries = 0;; ++tries) {
       const size_t at = rng() % samples.size();
+      const TreeMutation& kind = kinds[(drawn + tries / (8 * samples.size())) % kinds.size()];
       const auto bundle = broken(samples[at], kind, rng);
       if (absl::IsNotFound(bundle.status())) continue;
       PARTITA_RETURN_IF_ERROR(bundle.status());

@@ -233,18 +233,20 @@ bool product_in_any_order(Stages& stages, std::mt19937& rng) {
 bool sum_after_addition(Stages& stages, std::mt19937& rng) {
   auto sum_of_blocks = [](const Graph& g, ValueId v) -> const Node* {
     const Node* sum = g.producer(v);
+    if (sum != nullptr && sum->op->view) sum = g.producer(sum->inputs[0]);
     const bool is_sum = sum != nullptr && sum->op->name == "all_reduce" && sum->inputs.size() == 1;
     const Node* of = is_sum ? g.producer(sum->inputs[0]) : nullptr;
     return of != nullptr && has_blocks(g, *of) ? sum : nullptr;
   };
   const At at = pick(stages, rng, [&](const Graph& g, const Node& n) {
-    return n.op->name == "add" && g.type(n.inputs[0]) == g.type(n.outputs[0]) &&
-           sum_of_blocks(g, n.inputs[0]) != nullptr && sum_of_blocks(g, n.inputs[1]) == nullptr;
+    return n.op->name == "add" &&
+           (sum_of_blocks(g, n.inputs[0]) == nullptr) != (sum_of_blocks(g, n.inputs[1]) == nullptr);
   });
   if (at.stage == nullptr) return false;
   const Graph old = at.graph();
   const Node& addition = old.nodes[static_cast<size_t>(at.node)];
-  const Node& sum = *sum_of_blocks(old, addition.inputs[0]);
+  const size_t of_sum = sum_of_blocks(old, addition.inputs[0]) != nullptr ? 0 : 1;
+  const Node& sum = *sum_of_blocks(old, addition.inputs[of_sum]);
   const std::string axis = at.stage->mesh.axes[static_cast<size_t>(sum.attrs.ints("axes")[0])].name;
   Rewriter r(old);
   ValueId coordinate = kNoValue;
@@ -263,9 +265,11 @@ bool sum_after_addition(Stages& stages, std::mt19937& rng) {
     }
     r.at(node);
     Builder& b = r.builder();
-    const ValueId first = b.emit("eq", {coordinate, b.scalar(DType::kI64, 0)}), other = r(node.inputs[1]);
+    const ValueId first = b.emit("eq", {coordinate, b.scalar(DType::kI64, 0)}), other = r(node.inputs[1 - of_sum]);
     const ValueId once = b.select(first, other, b.scalar(b.dtype(other), 0));
-    r.replace(node.outputs[0], b.emit("all_reduce", {b.add(r(sum.inputs[0]), once)}, sum.attrs));
+    r.replace(node.outputs[0],
+              b.emit("all_reduce", {b.add(b.reshape(r(sum.inputs[0]), old.type(node.inputs[of_sum]).shape), once)},
+                     sum.attrs));
   }
   at.graph() = std::move(r).finish();
   return true;
