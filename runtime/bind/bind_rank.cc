@@ -8,9 +8,11 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/cat.h"
+#include "base/checksum.h"
 #include "base/host/processors.h"
 #include "base/status.h"
 #include "runtime/bind/divide_cores.h"
@@ -25,7 +27,7 @@ namespace {
 // What a rank tells the others.
 struct Site {
   int64_t host = 0;
-  int64_t processors = 0;  // a digest of those that it may use
+  int64_t processors = 0;  // a checksum of those that it may use
   int64_t card = -1;
 };
 constexpr size_t kNumbers = sizeof(Site) / sizeof(int64_t);
@@ -35,12 +37,6 @@ struct HostRanks {
   size_t mine = 0;             // the place of this one
   size_t alike = 0;            // of them, those that may use the same processors as this one
 };
-
-int64_t digest_of(const std::vector<int>& processors) {
-  uint64_t digest = 0xcbf29ce484222325;  // FNV
-  for (const int p : processors) digest = (digest ^ static_cast<uint64_t>(p)) * 0x100000001b3;
-  return static_cast<int64_t>(digest);
-}
 
 int64_t card_of(int gpu) {
   const std::optional<PciAddress> at = gpu < 0 ? std::nullopt : gpu_address(gpu);
@@ -96,7 +92,8 @@ int threads_of(const std::vector<int>& allowed, const HostRanks& host) {
 
 absl::StatusOr<RankBinding> bind_rank(Communicator* communicator, BindMode mode, int gpu) {
   const std::vector<int> allowed = allowed_processors();
-  const Site site{static_cast<int64_t>(host_key()), digest_of(allowed), card_of(mode == BindMode::kNone ? -1 : gpu)};
+  const Site site{static_cast<int64_t>(host_key()), static_cast<int64_t>(checksum64(std::as_bytes(std::span(allowed)))),
+                  card_of(mode == BindMode::kNone ? -1 : gpu)};
   PARTITA_ASSIGN_OR_RETURN(const HostRanks host, ranks_of_host(communicator, site));
   RankBinding binding{threads_of(allowed, host), {}};
   const size_t ranks = host.cards.size();

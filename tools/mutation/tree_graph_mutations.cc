@@ -29,6 +29,21 @@ At pick(Stages& stages, std::mt19937& rng, const std::function<bool(const Graph&
   return found.empty() ? At{} : found[rng() % found.size()];
 }
 
+// `old` by `r`, with what `make` gives as the result of one of its nodes.
+Graph with_result(const Graph& old, Rewriter r, NodeId one,
+                  const std::function<ValueId(const Node&, Rewriter&)>& make) {
+  for (size_t n = 0; n < old.nodes.size(); ++n) {
+    const Node& node = old.nodes[n];
+    if (static_cast<NodeId>(n) != one) {
+      r.copy(node);
+      continue;
+    }
+    r.at(node);
+    r.replace(node.outputs[0], make(node, r));
+  }
+  return std::move(r).finish();
+}
+
 bool is_tree(const Graph&, const Node& n) { return n.op->name == "accumulate_tree"; }
 
 // Each micro-batch's term is added to the sum of all before it.
@@ -120,19 +135,11 @@ bool other_brackets(Stages& stages, std::mt19937& rng) {
   });
   if (outer.stage == nullptr) return false;
   const Graph old = outer.graph();
-  Rewriter r(old);
-  for (size_t n = 0; n < old.nodes.size(); ++n) {
-    const Node& node = old.nodes[n];
-    if (static_cast<NodeId>(n) != outer.node) {
-      r.copy(node);
-      continue;
-    }
-    r.at(node);
+  outer.graph() = with_result(old, Rewriter(old), outer.node, [&](const Node& node, Rewriter& r) {
     const Node& inner = *old.producer(node.inputs[0]);
     const ValueId rest = r.builder().add(r(inner.inputs[1]), r(node.inputs[1]));
-    r.replace(node.outputs[0], r.builder().add(r(inner.inputs[0]), rest));
-  }
-  outer.graph() = std::move(r).finish();
+    return r.builder().add(r(inner.inputs[0]), rest);
+  });
   return true;
 }
 
@@ -152,21 +159,13 @@ bool other_blocks(Stages& stages, std::mt19937& rng) {
   });
   if (at.stage == nullptr) return false;
   const Graph old = at.graph();
-  Rewriter r(old);
-  for (size_t n = 0; n < old.nodes.size(); ++n) {
-    const Node& node = old.nodes[n];
-    if (static_cast<NodeId>(n) != at.node) {
-      r.copy(node);
-      continue;
-    }
-    r.at(node);
+  at.graph() = with_result(old, Rewriter(old), at.node, [&](const Node& node, Rewriter& r) {
     Builder& b = r.builder();
     const Shape& shape = old.type(node.inputs[0]).shape;
     const ValueId halves =
         b.emit("block_squares", {b.reshape(r(node.inputs[0]), {shape[0], shape[1] * 2, shape[2] / 2})});
-    r.replace(node.outputs[0], b.reduce_sum(b.reshape(halves, {shape[1], 2}), {1}, false));
-  }
-  at.graph() = std::move(r).finish();
+    return b.reduce_sum(b.reshape(halves, {shape[1], 2}), {1}, false);
+  });
   return true;
 }
 
@@ -257,21 +256,13 @@ bool sum_after_addition(Stages& stages, std::mt19937& rng) {
     coordinate = r.builder().input(axis, {DType::kI64, {}}, InputKind::kCoordinate);
     at.stage->inputs.push_back({{}, Sharding{}});
   }
-  for (size_t n = 0; n < old.nodes.size(); ++n) {
-    const Node& node = old.nodes[n];
-    if (static_cast<NodeId>(n) != at.node) {
-      r.copy(node);
-      continue;
-    }
-    r.at(node);
+  at.graph() = with_result(old, std::move(r), at.node, [&](const Node& node, Rewriter& r) {
     Builder& b = r.builder();
     const ValueId first = b.emit("eq", {coordinate, b.scalar(DType::kI64, 0)}), other = r(node.inputs[1 - of_sum]);
     const ValueId once = b.select(first, other, b.scalar(b.dtype(other), 0));
-    r.replace(node.outputs[0],
-              b.emit("all_reduce", {b.add(b.reshape(r(sum.inputs[0]), old.type(node.inputs[of_sum]).shape), once)},
-                     sum.attrs));
-  }
-  at.graph() = std::move(r).finish();
+    const Shape& shape = old.type(node.inputs[of_sum]).shape;
+    return b.emit("all_reduce", {b.add(b.reshape(r(sum.inputs[0]), shape), once)}, sum.attrs);
+  });
   return true;
 }
 
