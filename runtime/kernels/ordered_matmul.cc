@@ -1,8 +1,12 @@
 // matmul with param "block": each element's sum has one order, whatever the sizes of the result are. A tile of C at a
 // time: the sums of blocks over it wait on a stack, the highest two of which are added up as soon as they are branches
-// of one height. B is packed into panels of whole vectors, so that the last columns are computed as all others.
+// of one height. Both operands are packed into panels which the inner loops read from end to end.
+#include <omp.h>
+
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/kernels/matmul_plan.h"
@@ -12,9 +16,69 @@
 namespace partita::runtime {
 namespace {
 
-constexpr int64_t kRows = 192, kColumns = 128, kInner = 256;  // of a tile of C; of a panel of B
-constexpr int64_t kVector = 32;                               // columns that all versions of the tiles divide
-constexpr int64_t kTurned = 16;                               // rows and columns that are turned at a time
+// What all versions of the tiles divide: rows of a panel of A, columns of one of B.
+constexpr int64_t kRows = 12, kColumns = 32;
+// Of a tile of C, at most, and of the inner dimension: what is packed of A stays in the second cache.
+constexpr int64_t kTileRows = 264, kTileColumns = 384, kInner = 384;
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// One dimension of C in tiles of nearly one size, each whole panels but for the last one's end.
+struct Tiling {
+  int64_t size, tile;
+  Tiling(int64_t size, int64_t tiles, int64_t panel)
+      : size(size), tile(divide_up(divide_up(size, tiles), panel) * panel) {}
+  int64_t count() const { return divide_up(size, tile); }
+  int64_t begin(int64_t k) const { return k * tile; }
+  int64_t extent(int64_t k) const { return std::min(tile, size - k * tile); }
+};
+
+// to[j * across + i] = from[i * along + j] for i, j < kSquare.
+constexpr int64_t kSquare = 4;
+template <typename T>
+void turn_square(const T* from, int64_t along, T* to, int64_t across) {
+  typedef T V __attribute__((vector_size(kSquare * sizeof(T))));
+  typedef std::conditional_t<sizeof(T) == 4, int32_t, int64_t> I __attribute__((vector_size(kSquare * sizeof(T))));
+  V row[kSquare], half[kSquare];
+  for (int64_t i = 0; i < kSquare; ++i) std::memcpy(&row[i], from + i * along, sizeof(V));
+  for (int64_t i = 0; i < 2; ++i) {
+    half[i] = __builtin_shuffle(row[i], row[i + 2], I{0, 4, 1, 5});
+    half[i + 2] = __builtin_shuffle(row[i], row[i + 2], I{2, 6, 3, 7});
+  }
+  for (int64_t i = 0; i < 2; ++i) {
+    const V low = __builtin_shuffle(half[2 * i], half[2 * i + 1], I{0, 4, 1, 5});
+    const V high = __builtin_shuffle(half[2 * i], half[2 * i + 1], I{2, 6, 3, 7});
+    std::memcpy(to + 2 * i * across, &low, sizeof(V));
+    std::memcpy(to + (2 * i + 1) * across, &high, sizeof(V));
+  }
+}
+
+// Packs [extent, inner] elements, `across` apart and `along` apart, one of which is 1, into panels of kPanel of the
+// former; the rest of the last one is zero.
+template <int64_t kPanel, typename T>
+void pack(const T* from, int64_t across, int64_t along, int64_t extent, int64_t inner, T* to) {
+  for (int64_t p = 0; p < extent; p += kPanel, to += kPanel * inner) {
+    const T* panel = from + p * across;
+    const int64_t width = std::min(kPanel, extent - p);
+    if (width < kPanel) {
+      std::fill_n(to, kPanel * inner, T(0));
+      for (int64_t j = 0; j < width; ++j) {
+        for (int64_t i = 0; i < inner; ++i) to[i * kPanel + j] = panel[j * across + i * along];
+      }
+    } else if (across == 1) {
+      for (int64_t i = 0; i < inner; ++i) std::memcpy(to + i * kPanel, panel + i * along, kPanel * sizeof(T));
+    } else {
+      const int64_t squares = inner / kSquare * kSquare;
+      for (int64_t i = 0; i < squares; i += kSquare) {
+        for (int64_t j = 0; j < kPanel; j += kSquare)
+          turn_square(panel + j * across + i, across, to + i * kPanel + j, kPanel);
+      }
+      for (int64_t i = squares; i < inner; ++i) {
+        for (int64_t j = 0; j < kPanel; ++j) to[i * kPanel + j] = panel[j * across + i];
+      }
+    }
+  }
+}
 
 template <typename T>
 class OrderedMatmul {
@@ -22,82 +86,83 @@ class OrderedMatmul {
   explicit OrderedMatmul(const MatmulPlan& plan) : p_(plan) {}
 
   void run(const T* a, const T* b, T* c) const {
-    const int64_t rows = (p_.m + kRows - 1) / kRows, columns = (p_.n + kColumns - 1) / kColumns;
-#pragma omp parallel if (worth_threads(p_.batches() * p_.m * p_.n * p_.k))
-    {
-      Scratch scratch;
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t task = 0; task < p_.batches() * rows * columns; ++task) {
-        const MatmulPlan::Batch at = p_.offsets(task / columns / rows);
-        const int64_t row = task / columns % rows * kRows, column = task % columns * kColumns;
-        const Tile tile{a + at.a + row * p_.a_row(), b + at.b + column * p_.b_column(), std::min(kRows, p_.m - row),
-                        std::min(kColumns, p_.n - column)};
-        sum(tile, scratch);
-        for (int64_t i = 0; i < tile.rows; ++i)
-          std::copy_n(scratch.level(0) + i * kColumns, tile.columns, c + at.c + (row + i) * p_.n + column);
-      }
+    if (p_.k == 0) return static_cast<void>(std::fill_n(c, p_.batches() * p_.m * p_.n, T(0)));
+    const bool threaded = worth_threads(p_.batches() * p_.m * p_.n * p_.k);
+    const auto [rows, columns] = tiles(threaded ? omp_get_max_threads() : 1);
+    const int64_t tasks = p_.batches() * rows.count() * columns.count();
+#pragma omp parallel for schedule(dynamic, 1) if (threaded)
+    for (int64_t task = 0; task < tasks; ++task) {
+      const int64_t i = task % rows.count(), j = task / rows.count() % columns.count();
+      const MatmulPlan::Batch at = p_.offsets(task / columns.count() / rows.count());
+      static thread_local Scratch scratch;
+      sum({a + at.a + rows.begin(i) * p_.a_row(), b + at.b + columns.begin(j) * p_.b_column(),
+           c + at.c + rows.begin(i) * p_.n + columns.begin(j), rows.extent(i), columns.extent(j)},
+          scratch);
     }
   }
 
  private:
   struct Tile {
     const T *a, *b;
+    T* c;
     int64_t rows, columns;
   };
   struct Scratch {
-    std::vector<T> panel, levels;
-    T* level(size_t k) {
-      const size_t size = kRows * kColumns;
-      if (levels.size() < (k + 1) * size) levels.resize((k + 1) * size);
-      return levels.data() + k * size;
+    std::vector<T> a, b = std::vector<T>(kColumns * kInner), levels;
+  };
+  // Some rows of kColumns each.
+  struct Rows {
+    T* at;
+    int64_t stride, count;
+    void add(const Rows& other) const {
+      for (int64_t i = 0; i < count; ++i) tile_ops<T>().add(at + i * stride, other.at + i * other.stride, kColumns);
     }
   };
 
-  // Into level 0.
+  // As large as may be, but some for each thread.
+  std::pair<Tiling, Tiling> tiles(int64_t threads) const {
+    int64_t rows = divide_up(p_.m, kTileRows), columns = divide_up(p_.n, kTileColumns);
+    while (p_.batches() * rows * columns < 4 * threads && p_.n / columns > kTileColumns / 4) ++columns;
+    return {Tiling(p_.m, rows, kRows), Tiling(p_.n, columns, kColumns)};
+  }
+
   void sum(const Tile& tile, Scratch& scratch) const {
-    size_t depth = 0;
+    const int64_t width = divide_up(tile.columns, kColumns) * kColumns, size = tile.rows * width;
+    const int64_t height = std::bit_width(static_cast<uint64_t>(p_.blocks));
+    scratch.levels.resize(std::max(scratch.levels.size(), static_cast<size_t>(height * size)));
+    scratch.a.resize(std::max(scratch.a.size(), static_cast<size_t>((tile.rows + kRows) * kInner)));
+    const int64_t chunks = divide_up(p_.block, kInner), chunk = divide_up(p_.block, chunks);
+    int64_t depth = 0;
     for (int64_t t = 0; t < p_.blocks; ++t) {
-      block(tile, t, scratch.level(depth++), scratch);
-      for (int64_t joined = t; joined % 2 == 1; joined /= 2, --depth) {
-        const T* right = scratch.level(depth - 1);
-        T* left = scratch.level(depth - 2);
-        for (int64_t k = 0; k < tile.rows * kColumns; ++k) left[k] += right[k];
-      }
-    }
-  }
-
-  void block(const Tile& tile, int64_t t, T* to, Scratch& scratch) const {
-    bool first = true;
-    for (int64_t group = 0; group < p_.groups; ++group) {
-      const int64_t begin = (group * p_.blocks + t) * p_.block;
-      for (int64_t z = begin; z < begin + p_.block; z += kInner, first = false) {
-        const int64_t inner = std::min(kInner, begin + p_.block - z);
-        const int64_t width = pack(tile, z, inner, scratch);
-        tile_ops<T>().gemm(to, kColumns, tile.a + z * p_.a_column(), p_.a_row(), p_.a_column(), scratch.panel.data(),
-                           width, tile.rows, width, inner, !first);
-      }
-    }
-    if (first) std::fill_n(to, tile.rows * kColumns, T(0));
-  }
-
-  // Rows [z, z + inner) of B, as long as whole vectors; returns their length.
-  int64_t pack(const Tile& tile, int64_t z, int64_t inner, Scratch& scratch) const {
-    const int64_t width = (tile.columns + kVector - 1) / kVector * kVector;
-    scratch.panel.resize(kInner * kColumns);
-    T* panel = scratch.panel.data();
-    const T* from = tile.b + z * p_.b_row();
-    if (!p_.transpose_b) {
-      for (int64_t i = 0; i < inner; ++i) std::copy_n(from + i * p_.n, tile.columns, panel + i * width);
-    } else {
-      for (int64_t i0 = 0; i0 < inner; i0 += kTurned) {
-        for (int64_t j = 0; j < tile.columns; ++j) {
-          for (int64_t i = i0; i < std::min(inner, i0 + kTurned); ++i) panel[i * width + j] = from[j * p_.k + i];
+      const int64_t joined = std::countr_one(static_cast<uint64_t>(t));
+      for (int64_t part = 0; part < p_.groups * chunks; ++part) {
+        const int64_t at = part % chunks * chunk, z = (part / chunks * p_.blocks + t) * p_.block + at;
+        const int64_t inner = std::min(chunk, p_.block - at);
+        const bool first = part == 0, last = part + 1 == p_.groups * chunks;
+        pack<kRows>(tile.a + z * p_.a_column(), p_.a_row(), p_.a_column(), tile.rows, inner, scratch.a.data());
+        for (int64_t j = 0; j < tile.columns; j += kColumns) {
+          pack<kColumns>(tile.b + z * p_.b_row() + j * p_.b_column(), p_.b_column(), p_.b_row(),
+                         std::min(kColumns, tile.columns - j), inner, scratch.b.data());
+          for (int64_t i = 0; i < tile.rows; i += kRows) {
+            const int64_t rows = std::min(kRows, tile.rows - i);
+            const auto level = [&](int64_t k) {
+              return Rows{scratch.levels.data() + k * size + i * width + j, width, rows};
+            };
+            T here[kRows * kColumns];  // of a branch that is added at once
+            Rows sum = first && last && joined > 0 ? Rows{here, kColumns, rows} : level(depth);
+            tile_ops<T>().gemm(sum.at, sum.stride, scratch.a.data() + i * inner, 1, kRows, scratch.b.data(), kColumns,
+                               rows, kColumns, inner, !first);
+            for (int64_t k = depth - 1; last && k >= depth - joined; --k) {
+              level(k).add(sum);
+              sum = level(k);
+            }
+          }
         }
       }
+      depth += 1 - joined;
     }
-    for (int64_t i = 0; i < inner && tile.columns < width; ++i)
-      std::fill_n(panel + i * width + tile.columns, width - tile.columns, T(0));
-    return width;
+    for (int64_t i = 0; i < tile.rows; ++i)
+      std::copy_n(scratch.levels.data() + i * width, tile.columns, tile.c + i * p_.n);
   }
 
   const MatmulPlan p_;

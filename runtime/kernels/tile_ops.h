@@ -12,6 +12,8 @@ struct TileOps {
   // Sums over k in order.
   void (*gemm)(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, int64_t m,
                int64_t n, int64_t k, bool accumulate);
+  // to[i] += from[i]; n a multiple of 32.
+  void (*add)(T* to, const T* from, int64_t n);
   // row[i] = exp(scale * row[i] - shift) for finite scale and shift; returns the sum. An element of -infinity gives 0.
   T (*exp_row)(T* row, int64_t n, T scale, T shift);
   T (*max_row)(const T* row, int64_t n);

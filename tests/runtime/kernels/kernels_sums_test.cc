@@ -90,21 +90,24 @@ TestTensor blocks_of(const TestTensor& x, const Inner& inner, int64_t first, int
 // Ranks have some of the blocks of an inner dimension, and some of the columns of the result; their sums as a tree are
 // the whole product to the bit, whatever the transpositions and the threads.
 TEST(Kernels, OrderedMatmul_OfPartsAddsUpToTheWhole) {
-  constexpr int64_t kRows = 5, kColumns = 150, kKept = 37;
+  constexpr int64_t kColumns = 150, kKept = 37;
   std::mt19937 rng(3);
   std::normal_distribution<double> draw;
-  for (const Inner inner : {Inner{1, 4, 130}, Inner{3, 4, 7}, Inner{2, 1, 300}}) {
+  for (const auto& [inner, rows] : {std::pair{Inner{1, 4, 130}, int64_t{5}},
+                                    {Inner{3, 4, 7}, 270},
+                                    {Inner{2, 2, 400}, 30},
+                                    {Inner{2, 1, 300}, 5}}) {
     for (int transposed = 0; transposed < 4; ++transposed) {
       const bool ta = transposed % 2 != 0, tb = transposed / 2 != 0;
       const int64_t k = inner.groups * inner.blocks * inner.block;
-      TestTensor a = zeros(DType::kF32, ta ? std::vector{k, kRows} : std::vector{kRows, k});
+      TestTensor a = zeros(DType::kF32, ta ? std::vector{k, rows} : std::vector{rows, k});
       TestTensor b = zeros(DType::kF32, tb ? std::vector{kColumns, k} : std::vector{k, kColumns});
       for (double& x : a.values) x = static_cast<float>(draw(rng));
       for (double& x : b.values) x = static_cast<float>(draw(rng));
       const std::map<std::string, Param> params = {
           {"transpose_a", int64_t{ta}}, {"transpose_b", int64_t{tb}}, {"block", inner.block}, {"groups", inner.groups}};
       auto product = [&](const TestTensor& x, const TestTensor& y, int64_t columns, int threads) {
-        return run_one("matmul", {x, y}, zeros(DType::kF32, {kRows, columns}), params, threads);
+        return run_one("matmul", {x, y}, zeros(DType::kF32, {rows, columns}), params, threads);
       };
       const TestTensor whole = product(a, b, kColumns, 2);
       for (int64_t ranks = 1; ranks <= inner.blocks; ranks *= 2) {
@@ -129,13 +132,13 @@ TEST(Kernels, OrderedMatmul_OfPartsAddsUpToTheWhole) {
               b.values[static_cast<size_t>(tb ? (j + 64) * k + z : z * kColumns + j + 64)];
       }
       const TestTensor kept = product(a, columns, kKept, 1);
-      for (int64_t i = 0; i < kRows * kKept; ++i)
+      for (int64_t i = 0; i < rows * kKept; ++i)
         EXPECT_EQ(kept.values[static_cast<size_t>(i)],
                   whole.values[static_cast<size_t>(i / kKept * kColumns + i % kKept + 64)]);
       double first = 0;
       for (int64_t z = 0; z < k; ++z)
         first +=
-            a.values[static_cast<size_t>(ta ? z * kRows : z)] * b.values[static_cast<size_t>(tb ? z : z * kColumns)];
+            a.values[static_cast<size_t>(ta ? z * rows : z)] * b.values[static_cast<size_t>(tb ? z : z * kColumns)];
       EXPECT_NEAR(whole.values[0], first, 1e-3);
     }
   }
