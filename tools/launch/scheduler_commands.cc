@@ -115,11 +115,16 @@ while kill -0 $step 2>/dev/null; do  # a signal came first
   code=$?
 done
 
-# Codes of 128 and above are worth another start.
+# Codes of 128 and above are worth another start, but not of a job that Slurm is ending: somebody cancelled it.
 if [ $code -ge 128 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt )",
          job.restarts.most, R"( ]; then
-  echo "partita: the ranks ended with $code${leaving:+, as they were told}; queued again"
-  scontrol requeue "$SLURM_JOB_ID"
+  state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
+  if [ "${state:-RUNNING}" = RUNNING ]; then
+    echo "partita: the ranks ended with $code${leaving:+, as they were told}; queued again"
+    scontrol requeue "$SLURM_JOB_ID"
+  else
+    echo "partita: the ranks ended with $code; the job is $state and not queued again"
+  fi
 fi
 exit $code
 )");

@@ -11,6 +11,7 @@ from soaking.hosts_case import ELASTIC, SLOTS, HostsCase
 SETTINGS = """ClusterName=soak
 SlurmctldHost=head(10.99.0.254)
 AuthType=auth/none
+AuthInfo=cred_expire=15
 CredType=cred/none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -101,6 +102,9 @@ class Job:
 
 
 class SlurmCase(HostsCase):
+    # A lost host's job waits twice before it is started again.
+    patience = 240
+
     def cannot(self):
         """Slurm is its supervisor, and what it starts has this host's clock."""
         return super().cannot() | {"supervisor", "leave", "clock"}

@@ -82,15 +82,18 @@ TEST(SchedulerCommands, Mpirun_GetsHostsAndForTcpTheSecretsFile) {
               HasSubstr("-x MASTER_ADDR=10.0.0.1 -x MASTER_PORT=29500 -x PARTITA_JOB_SECRET_FILE=/job/secret"));
 }
 
-// The script with srun, scancel and scontrol that do as they are told here.
-Outcome run_script(const std::string& step, const std::string& before = "", const LaunchJob& job = kJob) {
+// The script with srun, scancel, scontrol and squeue that do as they are told here.
+Outcome run_script(const std::string& step, const std::string& before = "", const LaunchJob& job = kJob,
+                   const std::string& state = "RUNNING") {
   const TempFolder folder;
   folder.write("srun", "#!/bin/sh\necho \"srun $*\"\n" + step);
   folder.write("scancel", "#!/bin/sh\necho \"scancel $*\"\nkill -TERM $(cat " + folder / "step" + ")\n");
+  folder.write("squeue", "#!/bin/sh\necho " + state + "\n");
   folder.write("scontrol", "#!/bin/sh\necho \"scontrol $*\"\n");
   folder.write("script", slurm_script(job, "bundle", {"--partition=gpu"}));
-  return run_command("cd " + folder.path() + " && chmod +x srun scancel scontrol && export SLURM_JOB_ID=7 STEP=" +
-                     folder / "step" + " PATH=" + folder.path() + ":$PATH && " + before + " bash script");
+  return run_command("cd " + folder.path() +
+                     " && chmod +x srun scancel scontrol squeue && export SLURM_JOB_ID=7 STEP=" + folder / "step" +
+                     " PATH=" + folder.path() + ":$PATH && " + before + " bash script");
 }
 
 TEST(SlurmScript, SaysWhatSbatchAndSrunNeed) {
@@ -121,6 +124,8 @@ TEST(SlurmScript, CodesWorthAnotherStart_AreQueuedAgainAsOftenAsSaid) {
   EXPECT_THAT(lost.text, HasSubstr("scontrol requeue 7"));
   EXPECT_THAT(run_script("exit 2").text, Not(HasSubstr("scontrol")));
   EXPECT_THAT(run_script("exit 129", "SLURM_RESTART_COUNT=3").text, Not(HasSubstr("scontrol")));
+  EXPECT_THAT(run_script("exit 143", "", kJob, "COMPLETING").text,
+              AllOf(HasSubstr("the job is COMPLETING and not queued again"), Not(HasSubstr("scontrol"))));
 }
 
 TEST(SlurmScript, BeforeItsTimeIsOver_RanksSaveAndItIsQueuedAgain) {
