@@ -309,6 +309,7 @@ Kernel make_any(const KernelRequest& r, Kernel (*factory)(const KernelRequest&),
   // Chosen by the number of samples, among others, on which an ordered sum must not depend.
   const bool by_taps = r.i("ordered", 0) == 0 && r.dtype() == DType::kF32 && !empty && is_faster_by_taps(c, direction);
   if (by_taps) return make_conv_by_taps(r, c, direction);
+  if (r.dtype() == DType::kBF16 && !empty && is_bf16_slow()) return make_widened(r, factory);
   if (onednn_type(r.dtype()) != dnnl::memory::data_type::undef && !empty) {
     try {
       return std::make_unique<OneDnnConvolution>(c, r.dtype(), direction, r.scratch());

@@ -236,6 +236,7 @@ Kernel make_matmul(const KernelRequest& r) {
       sgemm(plan, blocks, as<float>(b[0]), as<float>(b[1]), as<float>(b.back()));
     });
   }
+  if (dtype == DType::kBF16 && plan.k != 0 && is_bf16_slow()) return make_widened(r, make_matmul);
   if (onednn_type(dtype) != dnnl::memory::data_type::undef && plan.k != 0) {
     try {
       return std::make_unique<OneDnnMatmul>(plan, dtype, out);

@@ -32,6 +32,22 @@ bool prepare_onednn(bool user_has_chosen) {
   return prepared;
 }
 
+bool is_bf16_slow(dnnl::cpu_isa isa, bool intel) {
+  using enum dnnl::cpu_isa;
+  if (isa == avx512_core || isa == avx512_core_vnni) return true;
+  return intel && (isa == avx512_core_bf16 || isa == avx512_core_fp16);
+}
+
+bool is_bf16_slow() {
+  prepare_onednn();
+#if defined(__x86_64__)
+  const bool intel = __builtin_cpu_is("intel");
+#else
+  const bool intel = false;
+#endif
+  return is_bf16_slow(dnnl::get_effective_cpu_isa(), intel);
+}
+
 void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
                   const float* b, int64_t ldb, bool accumulate, float* c, int64_t ldc) {
   prepare_onednn();

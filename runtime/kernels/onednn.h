@@ -34,6 +34,12 @@ inline void refuse_reference(const dnnl::primitive_desc_base& desc, dnnl::memory
 // Returns true.
 bool prepare_onednn(bool user_has_chosen = false);
 
+// Whether products of bf16 are faster on f32 copies: where oneDNN has to emulate the instructions (2.5 times the step
+// of f32) and on Intel's processors without tiles, whose own have half the rate of f32's. By the processor alone, so
+// that every start and every rank on such a one has the same bits.
+bool is_bf16_slow(dnnl::cpu_isa isa, bool intel);
+bool is_bf16_slow();
+
 // c [m, n] (rows of `ldc`) = a b, + c where it accumulates; leading dimensions as BLAS has them, row-major.
 void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
                   const float* b, int64_t ldb, bool accumulate, float* c, int64_t ldc);

@@ -18,6 +18,7 @@
 #include "oneapi/dnnl/dnnl.h"
 #include "runtime/device/device.h"
 #include "runtime/device/gpu_monitor.h"
+#include "runtime/kernels/onednn.h"
 #include "runtime/launch/plugin.h"
 #include "tools/calibrate/calibrate.h"
 #include "tools/cli/command.h"
@@ -43,7 +44,9 @@ std::string processor() {
 }
 
 std::string vector_units() {
-  if (__builtin_cpu_supports("avx512f")) return __builtin_cpu_supports("avx512bf16") ? "AVX-512, bf16" : "AVX-512";
+  if (__builtin_cpu_supports("avx512f"))
+    return cat("AVX-512", __builtin_cpu_supports("avx512bf16") ? ", bf16" : "",
+               runtime::is_bf16_slow() ? "; products of bf16 are computed in f32, which is faster here" : "");
   return __builtin_cpu_supports("avx2") ? "AVX2" : "none that Partita needs (AVX2)";
 }
 

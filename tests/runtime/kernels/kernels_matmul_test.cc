@@ -1,3 +1,4 @@
+#include "runtime/kernels/onednn.h"
 #include "tests/runtime/support/kernel_harness.h"
 
 namespace partita::runtime {
@@ -99,6 +100,18 @@ TEST(Matmul, Epilogues_ApplyInOrder) {
       expect_close(run_one("matmul", inputs, start, {{"epilogue", std::string(e.name)}}), expected, tolerance_of(dtype),
                    e.name);
     }
+  }
+}
+
+TEST(Matmul, ProductsOfBf16_AreWidenedWhereTheProcessorsOwnAreSlower) {
+  using enum dnnl::cpu_isa;
+  for (bool intel : {false, true}) {
+    EXPECT_TRUE(is_bf16_slow(avx512_core, intel));
+    EXPECT_TRUE(is_bf16_slow(avx512_core_vnni, intel));
+    EXPECT_EQ(is_bf16_slow(avx512_core_bf16, intel), intel);
+    EXPECT_EQ(is_bf16_slow(avx512_core_fp16, intel), intel);
+    EXPECT_FALSE(is_bf16_slow(avx512_core_amx, intel));
+    EXPECT_FALSE(is_bf16_slow(avx2_vnni_2, intel));
   }
 }
 
