@@ -80,6 +80,11 @@ class Host:
                        f"MaxStartups 100\n{clock}")
         return f"/usr/sbin/sshd -D -E {settings}.log -f {settings}"
 
+    def process(self):
+        """Its first process, by the number that it has outside."""
+        with open(f"/proc/{self.init.pid}/task/{self.init.pid}/children", encoding="utf-8") as file:
+            return int(file.read().split()[0])
+
     def plug(self, there):
         ip("-n", self.network.space, "link", "set", self.name, "up" if there else "down")
 

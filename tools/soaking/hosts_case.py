@@ -74,7 +74,8 @@ class HostsCase(Case):
         rank = f"{self.place}/bundle/rank".encode()
         own = [p for p in processes() if command_line(p).split(b"\0")[0] == rank and lives(p)]
         said = {p: environment(p) for p in own}
-        return {int(e.get(b"RANK", e.get(b"SLURM_PROCID", -1))): p for p, e in said.items()}
+        names = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
+        return {int(next((e[name] for name in names if name in e), -1)): p for p, e in said.items()}
 
     def ranks_leave(self, ranks):
         """They are told to save and leave, and the hosts' shells end what does not."""
