@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <string>
+#include <system_error>
 
 #include "base/exit_code.h"
 
@@ -11,27 +13,36 @@ namespace partita {
 namespace {
 
 [[noreturn]] void uncaught() {
-  if (std::exception_ptr now = std::current_exception()) {
-    try {
-      std::rethrow_exception(now);
-    } catch (const std::bad_alloc&) {
-      stop_with_fault("out of memory", true);
-    } catch (const std::exception& e) {
-      stop_with_fault(e.what());
-    } catch (...) {
-    }
-  }
-  stop_with_fault("internal fault: the program ended itself");
+  if (std::current_exception() == nullptr) stop_with_fault("internal fault: the program ended itself");
+  const absl::Status status = status_of_exception();
+  stop_with_fault(std::string(status.message()), absl::IsResourceExhausted(status));
 }
 
 }  // namespace
 
+absl::Status status_of_exception() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory");
+  } catch (const std::system_error& e) {
+    if (e.code() != std::errc::resource_unavailable_try_again) return absl::InternalError(e.what());
+    return absl::ResourceExhaustedError(
+        "cannot start another thread: a limit on processes or on memory is reached (see ulimit -a, and the "
+        "container's)");
+  } catch (const std::exception& e) {
+    return absl::InternalError(e.what());
+  } catch (...) {
+    return absl::InternalError("internal fault: an exception without words");
+  }
+}
+
 void exit_on_uncaught() { std::set_terminate(uncaught); }
 
-void stop_with_fault(std::string_view message, bool out_of_memory) {
+void stop_with_fault(std::string_view message, bool out_of_resources) {
   std::fprintf(stderr, "partita: %.*s\n", static_cast<int>(message.size()), message.data());
   std::fflush(stderr);
-  std::_Exit(static_cast<int>(out_of_memory ? ExitCode::kDoesNotFit : ExitCode::kFault));
+  std::_Exit(static_cast<int>(out_of_resources ? ExitCode::kDoesNotFit : ExitCode::kFault));
 }
 
 }  // namespace partita

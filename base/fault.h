@@ -3,13 +3,19 @@
 
 #include <string_view>
 
+#include "absl/status/status.h"
+
 namespace partita {
+
+// Of the exception that is being handled: ResourceExhausted where there is no memory or no thread, else Internal with
+// its words.
+absl::Status status_of_exception();
 
 // From here on an exception that nobody catches (of any thread, or out of a destructor) ends the process as
 // stop_with_fault does. For the start of main.
 void exit_on_uncaught();
 
-// One line on standard error, then the process ends at once: code 3 where memory ran out, else 1.
-[[noreturn]] void stop_with_fault(std::string_view message, bool out_of_memory = false);
+// One line on standard error, then the process ends at once: code 3 where memory or threads ran out, else 1.
+[[noreturn]] void stop_with_fault(std::string_view message, bool out_of_resources = false);
 
 }  // namespace partita

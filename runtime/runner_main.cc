@@ -195,10 +195,8 @@ int main(int argc, char** argv) {
   absl::Status status;
   try {
     status = run(flags, talk, rank);
-  } catch (const std::bad_alloc&) {
-    status = absl::ResourceExhaustedError("out of memory");
-  } catch (const std::exception& e) {
-    status = absl::InternalError(e.what());
+  } catch (...) {
+    status = partita::status_of_exception();
   }
   return finish(status, rank);
 }

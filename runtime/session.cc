@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "base/fault.h"
 #include "base/status.h"
 #include "runtime/communicate/exchanges.h"
 #include "runtime/kernels/onednn.h"
@@ -56,10 +57,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::open(const std::string& folder
     absl::Status status;
     try {
       status = self->train(bundle, *plan, launch);
-    } catch (const std::bad_alloc&) {
-      status = absl::ResourceExhaustedError("out of memory");
-    } catch (const std::exception& e) {
-      status = absl::InternalError(e.what());
+    } catch (...) {
+      status = status_of_exception();
     }
     {
       std::lock_guard lock(self->mutex_);

@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/exit_code.h"
+#include "base/fault.h"
 #include "runtime/session.h"
 
 namespace partita::runtime {
@@ -62,8 +63,8 @@ extern "C" [[gnu::visibility("default")]] int partita_session_open(const char* b
       status = opened.status();
       if (status.ok()) *session = new PartitaSession{*std::move(opened), {}};
     }
-  } catch (const std::exception& e) {
-    status = absl::InternalError(e.what());
+  } catch (...) {
+    status = partita::status_of_exception();
   }
   return partita::runtime::tell(status, error, error_bytes);
 }
@@ -83,8 +84,8 @@ extern "C" [[gnu::visibility("default")]] int partita_session_step(PartitaSessio
       *loss = m->loss.value_or(std::nan(""));
       session->metrics = metric_values(*m);
     }
-  } catch (const std::exception& e) {
-    status = absl::InternalError(e.what());
+  } catch (...) {
+    status = partita::status_of_exception();
   }
   return partita::runtime::tell(status, error, error_bytes);
 }

@@ -13,6 +13,7 @@
 #include "base/atomic_file.h"
 #include "base/box.h"
 #include "base/cat.h"
+#include "base/fault.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -77,8 +78,8 @@ void CheckpointWriter::start(absl::Status (CheckpointWriter::*work)()) {
   work_ = std::async(std::launch::async, [this, work]() -> absl::Status {
             try {
               return (this->*work)();
-            } catch (const std::bad_alloc&) {
-              return absl::ResourceExhaustedError("no memory to write the checkpoint");
+            } catch (...) {
+              return with_context(status_of_exception(), "writing the checkpoint");
             }
           }).share();
 }

@@ -4,6 +4,7 @@
 #include <future>
 #include <new>
 
+#include "base/fault.h"
 #include "runtime/communicate/exchanges.h"
 
 namespace partita::runtime {
@@ -13,8 +14,8 @@ absl::Status work_together(Communicator* communicator, std::string_view label, F
   std::future<absl::Status> outcome = std::async(std::launch::async, [&]() -> absl::Status {
     try {
       return work();
-    } catch (const std::bad_alloc&) {
-      return absl::ResourceExhaustedError("out of memory");
+    } catch (...) {
+      return status_of_exception();
     }
   });
   int64_t working = 1;

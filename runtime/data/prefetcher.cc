@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/cat.h"
+#include "base/fault.h"
 #include "base/status.h"
 
 namespace partita::runtime {
@@ -61,8 +62,8 @@ void Prefetcher::work() {
     lock.unlock();
     try {
       slot.status = fill(step, slot.batch);
-    } catch (const std::bad_alloc&) {
-      slot.status = absl::ResourceExhaustedError("data: no memory for the next batch");
+    } catch (...) {
+      slot.status = with_context(status_of_exception(), "data: the next batch");
     }
     lock.lock();
     if (generation != generation_) continue;

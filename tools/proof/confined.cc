@@ -25,6 +25,8 @@
 #include <stdexcept>
 
 #include "base/cat.h"
+#include "base/fault.h"
+#include "base/status.h"
 #include "nlohmann/json.hpp"
 
 namespace partita {
@@ -124,10 +126,8 @@ void write_whole(int pipe, const std::string& text) {
   absl::StatusOr<std::string> result = absl::InternalError("");
   try {
     result = work();
-  } catch (const std::bad_alloc&) {
-    result = absl::ResourceExhaustedError("numeric: out of the memory that it may take");
-  } catch (const std::exception& e) {
-    result = absl::InternalError(e.what());
+  } catch (...) {
+    result = with_context(status_of_exception(), "numeric, within its limits");
   }
   said["code"] = static_cast<int>(result.status().code());
   said["text"] = result.ok() ? *result : std::string(result.status().message());

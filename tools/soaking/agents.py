@@ -80,7 +80,15 @@ class AgentsCase(HostsCase):
 class TorchrunCase(AgentsCase):
     def start(self):
         count = ELASTIC // SLOTS if self.elastic else len(self.network.hosts)
-        self.supervisor = Agents([lambda k=k: self.of_host(k, count) for k in range(len(self.network.hosts))], self.output)
+        self.supervisor = Agents([lambda k=k: self.of_host(k, count) for k in range(count)], self.output)
+
+    def goes_on_without(self, host):
+        """The others meet at the first one."""
+        return host is not self.network.hosts[0]
+
+    def has_spare_hosts(self):
+        """Agents beyond those that a run has room for make PyTorch start it again and again."""
+        return False
 
     def of_host(self, k, count):
         host = self.network.hosts[k]
@@ -93,6 +101,10 @@ class TorchrunCase(AgentsCase):
 
 
 class MpiCase(AgentsCase):
+    def goes_on_without(self, _):
+        """It starts on the hosts that it was told."""
+        return False
+
     def start(self):
         words = [*self.network.inside(), "env", f"OMPI_MCA_plm_rsh_agent={self.network.ssh()}", "OMPI_ALLOW_RUN_AS_ROOT=1",
                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", self.soak.options.partita, "launch", f"{self.place}/bundle", "--mpi",

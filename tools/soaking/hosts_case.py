@@ -33,7 +33,7 @@ def cases(count):
 class HostsCase(Case):
     patience, tellers = 150, 9
     # Nobody that sees the rank's end is there but ranks.
-    causes = {"full": "ended without a word|was killed"}
+    causes = {"full": "ended without a word|was killed|did not come"}
     def __init__(self, soak, name):
         super().__init__(soak, name)
         self.layout = cases(soak.options.hosts)[name]
@@ -129,12 +129,19 @@ class HostsCase(Case):
 
     def do_host(self, _, host, its, begin):
         host.down()
-        if self.elastic:
+        if self.elastic and self.goes_on_without(host):
             self.shrinks_and_grows(host, its, begin)
             return
         time.sleep(self.soak.draw.uniform(2, 12))
         host.up()
         self.goes_on("host", its, begin, must_start_again=True)
+
+    def goes_on_without(self, _):
+        """An elastic run, until that host is back."""
+        return True
+
+    def has_spare_hosts(self):
+        return len(self.network.hosts) * SLOTS >= ELASTIC + SLOTS
 
     def do_clock(self, _, host, its, begin):
         host.set_clock(self.soak.draw.choice([3600, -3600, 86400 * 365, -40]))
@@ -143,11 +150,10 @@ class HostsCase(Case):
             self.wrong("ends", f"a clock that was set ended the run\n{self.said(begin)[-2000:]}")
 
     def shrinks_and_grows(self, host, its, begin):
-        spare = len(self.network.hosts) * SLOTS >= ELASTIC + SLOTS
         self.goes_on("host", its, begin, must_start_again=True)
         before = len(self.ranks())
         host.up()
-        if spare:
+        if self.has_spare_hosts():
             return
         if before != 2:
             self.wrong("ends", f"{before} ranks without a host, and a plan for 2\n{self.said(begin)[-2000:]}")
