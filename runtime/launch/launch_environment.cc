@@ -89,8 +89,8 @@ absl::Status read_torchrun(const Variables& v, LaunchEnvironment& launch) {
     launch.local_rank = launch.rank;
     launch.local_size = launch.world_size;
   }
-  if (v.has("TORCHELASTIC_RUN_ID"))
-    launch.job_id = cat("torchrun ", v.text("TORCHELASTIC_RUN_ID"), " ", v.text("TORCHELASTIC_RESTART_COUNT"));
+  // Not its TORCHELASTIC_RESTART_COUNT: each host's agent counts its own failures, one that came later from 0.
+  if (v.has("TORCHELASTIC_RUN_ID")) launch.job_id = cat("torchrun ", v.text("TORCHELASTIC_RUN_ID"));
   return absl::OkStatus();
 }
 

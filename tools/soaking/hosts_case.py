@@ -157,7 +157,7 @@ class HostsCase(Case):
             return
         if before != 2:
             self.wrong("ends", f"{before} ranks without a host, and a plan for 2\n{self.said(begin)[-2000:]}")
-        if not wait_until(lambda: len(self.ranks()) == ELASTIC, ASKED + self.patience):
+        if not wait_until(lambda: self.supervisor.poll() is None and len(self.ranks()) == ELASTIC, ASKED + self.patience):
             self.wrong("hangs", f"the host is back, and the run has not grown\n{self.said(begin)[-2000:]}")
         self.steps_follow("a host that is back")
 

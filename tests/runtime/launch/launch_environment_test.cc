@@ -69,6 +69,11 @@ TEST(LaunchEnvironment, Torchrun_AgentHoldsThePort) {
   EXPECT_EQ(parse(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"MASTER_PORT", "65535"}})).master_port,
             65534);
   EXPECT_EQ(parse(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).master_port, 1234);
+  // Agents of one run that have counted other numbers of failures.
+  const std::string job =
+      parse(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "7"}, {"TORCHELASTIC_RESTART_COUNT", "0"}})).job_id;
+  EXPECT_EQ(parse(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "7"}, {"TORCHELASTIC_RESTART_COUNT", "3"}})).job_id, job);
+  EXPECT_NE(parse(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "8"}})).job_id, job);
 }
 
 TEST(LaunchEnvironment, Torchrun_ByHandOnOneHost) {
