@@ -33,7 +33,7 @@ def cases(count):
 class HostsCase(Case):
     patience, tellers = 150, 9
     # Nobody that sees the rank's end is there but ranks.
-    causes = {"full": "ended without a word|was killed|did not come"}
+    causes = {"full": "ended without a word|was killed|did not come|died"}
     def __init__(self, soak, name):
         super().__init__(soak, name)
         self.layout = cases(soak.options.hosts)[name]
