@@ -53,8 +53,8 @@ absl::StatusOr<LocalPrograms> bucket_stored(LocalPrograms p, const ProgramContex
   return p;
 }
 
-absl::StatusOr<LocalPrograms> prefetch(LocalPrograms p, const ProgramContext&) {
-  for (LocalProgram& stage : p.stages) prefetch_gathers(stage);
+absl::StatusOr<LocalPrograms> prefetch(LocalPrograms p, const ProgramContext& c) {
+  for (LocalProgram& stage : p.stages) prefetch_gathers(stage, c.layout.prefetched());
   return p;
 }
 

@@ -91,6 +91,7 @@ const Fields<PinRecipe>& pin_fields() {
       {"zero", integer(&PinRecipe::zero, 0, 3)},
       {"zero_group", parse_zero_group},
       {"reshard_after_forward", boolean(&PinRecipe::reshard_after_forward)},
+      {"prefetch_blocks", integer(&PinRecipe::prefetch_blocks, 0, PinRecipe::kMostPrefetched)},
       {"hierarchical_group", integer(&PinRecipe::hierarchical_group, 1, kMostDevices)},
       {"bucket_bytes", parse_bucket_bytes},
       {"micro_batch", integer(&PinRecipe::micro_batch, 1)},

@@ -44,23 +44,36 @@ std::map<PhaseOf, bool> crowded_phases(const LocalProgram& program, const StateG
   return crowded;
 }
 
+// Bytes that a pass gathers at most for a block, or at once outside of blocks.
+int64_t largest_gathered(const LocalProgram& program, const std::vector<Gather>& gathers) {
+  int64_t largest = 0;
+  std::map<std::pair<PhaseOf, int32_t>, int64_t> of_blocks;
+  for (const Gather& gather : gathers) {
+    const Node& node = program.graph.nodes[gather.node];
+    int64_t bytes = gather.bytes;
+    if (node.block >= 0) bytes = of_blocks[{{node.segment, program.stage.phase(node)}, node.block}] += gather.bytes;
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
 }  // namespace
 
-void prefetch_gathers(LocalProgram& program) {
+void prefetch_gathers(LocalProgram& program, int64_t blocks) {
   Graph& g = program.graph;
   StateGathers gathers(g);
   std::vector<Gather> all;  // in the order in which they are used
-  int64_t most = 0;         // that may wait
   for (size_t n = 0; n < g.nodes.size(); ++n) {
     const Node& node = g.nodes[n];
     if (node.segment == Segment::kPrologue || !gathers.is_gather(node)) continue;
     int64_t bytes = 0;
     for (ValueId v : node.outputs) bytes += byte_size(g.type(v));
     all.push_back({static_cast<NodeId>(n), gathers.first_use(node), bytes});
-    most = std::max(most, all.back().bytes);
   }
   std::stable_sort(all.begin(), all.end(), [](const Gather& a, const Gather& b) { return a.use < b.use; });
   auto phase = [&](NodeId n) { return PhaseOf(g.nodes[n].segment, program.stage.phase(g.nodes[n])); };
+  const int64_t largest = largest_gathered(program, all),
+                most = blocks > 0 ? blocks * largest + largest / 16 : 0;  // that may wait
   const bool keeps = std::none_of(
       all.begin(), all.end(), [&](const Gather& gather) { return g.nodes[gather.node].segment == Segment::kBackward; });
   std::map<PhaseOf, bool> crowded = crowded_phases(program, gathers, all);

@@ -78,6 +78,7 @@ std::string describe(const Layout& l) {
   if (l.sequence_parallel) text += ", sequence parallel";
   if (l.zero > 0) append(text, ", ZeRO-", l.zero);
   if (l.zero >= 3 && !l.reshard_after_forward) text += " gathered once a step";
+  if (l.prefetched() != Layout::kPrefetched) append(text, ", gathers ", l.prefetched(), " ahead");
   if (l.hierarchical_group > 0) append(text, ", sums by ", l.hierarchical_group);
   append(text, ", micro-batch ", l.micro_batch);
   if (l.pipeline > 1) append(text, ", ", enum_name(l.schedule));
@@ -101,6 +102,7 @@ PinRecipe to_pins(const Layout& l) {
   if (l.hierarchical_group > 0) p.hierarchical_group = l.hierarchical_group;
   p.bucket_bytes = l.buckets;
   p.reshard_after_forward = l.reshard_after_forward;
+  p.prefetch_blocks = l.prefetch_blocks;
   if (l.micro_batch > 0) p.micro_batch = l.micro_batch;
   p.sequence_parallel = l.sequence_parallel;
   if (l.recompute_blocks.empty()) p.recompute = l.recompute;

@@ -2,6 +2,7 @@
 // and pinned_layout() reads.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ inline constexpr const char* kStageAxis = "pipeline";  // of the mesh: the stage
 // Ranks are numbered tensor innermost, then context, expert, data, pipeline.
 struct Layout {
   static constexpr int64_t kNode = -1;  // a zero_group of the ranks of one node
+  static constexpr int64_t kPrefetched = 1;
 
   int64_t data = 1, tensor = 1, pipeline = 1, context = 1, expert = 1;
   int zero = 0;                       // ZeRO stage
@@ -21,8 +23,11 @@ struct Layout {
   int64_t hierarchical_group = 0;     // sample ranks that meet first in what all of them sum, scatter or gather; 0: all
   BucketSizes buckets;                // of collectives that travel together
   bool reshard_after_forward = true;  // ZeRO-3: parameters are gathered for each pass, not once a step
-  int64_t micro_batch = 1;            // samples that a rank takes at once; 0: all that it has of a run of the graph
-  bool sequence_parallel = false;     // Megatron's: sums over the tensor axis are scattered along positions
+  // Gathers of parameters start so far ahead that as many bytes as this many of the largest one's wait for their first
+  // use at a time; 0: each as it is wanted. Unset: open, kPrefetched in programs.
+  std::optional<int64_t> prefetch_blocks;
+  int64_t micro_batch = 1;         // samples that a rank takes at once; 0: all that it has of a run of the graph
+  bool sequence_parallel = false;  // Megatron's: sums over the tensor axis are scattered along positions
   RecomputeMode recompute = RecomputeMode::kNone;  // of all repeated blocks
   std::vector<RecomputeMode> recompute_blocks;     // in its place, of each; of those after the last one: none
   OffloadMode offload = OffloadMode::kNone;
@@ -43,6 +48,7 @@ struct Layout {
   };
   std::vector<StageAxes> stages;
 
+  int64_t prefetched() const { return prefetch_blocks.value_or(kPrefetched); }
   int64_t ranks() const { return first_rank(pipeline); }
   int64_t ranks_of_stage(int64_t stage) const {
     return stages.empty() ? data * tensor * context * expert : stages[static_cast<size_t>(stage)].ranks();

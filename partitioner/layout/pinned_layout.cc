@@ -65,6 +65,7 @@ absl::StatusOr<Layout> equal_stages(const Recipe& recipe, std::optional<int64_t>
   l.zero = pin.zero.value_or(0);
   l.buckets = pin.bucket_bytes;
   l.reshard_after_forward = pin.reshard_after_forward.value_or(true);
+  l.prefetch_blocks = pin.prefetch_blocks;
   if (l.schedule == PipelineSchedule::kInterleaved) l.interleave = pin.interleave.value_or(kChunks);
   if (l.schedule != PipelineSchedule::kInterleaved && pin.interleave.value_or(1) > 1)
     return absl::InvalidArgumentError(

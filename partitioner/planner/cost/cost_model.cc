@@ -137,11 +137,8 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
   const StageLayouts layouts(whole);
   int64_t m = micro_batches(problem_, whole);
   const std::vector<double> sends = this->sends(whole);
-  const std::vector<int>& kinds = problem_.workload->units;
   for (size_t p = 0, unit = 0; p < chunks.size(); unit += static_cast<size_t>(chunks[p++].units)) {
     size_t stages = static_cast<size_t>(whole.pipeline), stage = p % stages, chunk = p / stages;
-    const size_t next = std::min(kinds.size(), unit + static_cast<size_t>(std::max(chunks[p].units, 1)));
-    const UnitEnds ends{kinds[std::min(unit, kinds.size() - 1)], kinds[next - 1]};
     const Layout& l = layouts[stage];
     const RankAxis samples{l.data * l.expert, l.tensor * l.context};
     const DeviceGroup& group = group_of_stage(whole, static_cast<int64_t>(stage));
@@ -166,7 +163,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       backward[kContext] += n * c.context_backward + again.context * c.context_forward;
       forward[kExpert] += n * c.expert, backward[kExpert] += (n + again.expert) * c.expert;
     }
-    add_exchanges(l, group, costs, chunks[p], ends, out[stage][chunk]);
+    add_exchanges(l, group, costs, chunks[p], unit, out[stage][chunk]);
     if (m > 1 && l.schedule != PipelineSchedule::kPipedream) {  // each adds its gradients to those of the ones before
       auto [dense, expert] = local_parameters(*problem_.workload, chunks[p], l);
       double parameters = dense + expert;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "partitioner/planner/cost/communication_lane.h"
 #include "partitioner/planner/cost/memory_model.h"
 #include "partitioner/planner/cost/prediction.h"
 #include "partitioner/planner/cost/simulate.h"
@@ -33,6 +34,9 @@ class CostModel {
   // The layout with what it leaves open of how our programs exchange gradients and parameters: in how large buckets,
   // and whether in levels, by the links (plan_collectives.cc).
   Layout with_exchanges(Layout layout);
+  // Layouts of which each is faster than those before, and `layout`, as its gathers run further ahead; where they run
+  // so is theirs alone. Memory is not looked at.
+  std::vector<Layout> prefetching_further(const Layout& layout);
   // What the ranks send (plan_collectives.cc).
   PlanTraffic traffic(const Layout& layout);
   // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
@@ -134,12 +138,17 @@ class CostModel {
     double gather = 0, scatter = 0;  // seconds
   };
   UnitExchange unit_exchange(const UnitCost& unit, const DeviceGroup& group, const Layout& layout) const;
-  struct UnitEnds {
-    int first = 0, last = 0;  // kinds
-  };
-  // Adds them to a chunk's passes, whose compute and sums are there (exchange_times.cc).
+  // Adds them to a chunk's passes, whose compute and sums are there; it begins with unit `first` (exchange_times.cc).
   void add_exchanges(const Layout& layout, const DeviceGroup& group, const std::vector<UnitCost>& costs,
-                     const StageUnits& units, UnitEnds ends, ChunkTimes& times) const;
+                     const StageUnits& units, size_t first, ChunkTimes& times) const;
+  void add_published_waits(const Layout& layout, const DeviceGroup& group, const std::vector<UnitCost>& costs,
+                           const StageUnits& units, ChunkTimes& times) const;
+  void add_lane_waits(const Layout& layout, const DeviceGroup& group, const std::vector<UnitCost>& costs,
+                      const StageUnits& units, size_t first, ChunkTimes& times) const;
+  static void add_wait(PassTimes& pass, const SoftwareProfile& software, double moved, double waited, double slowing);
+  // In forward and backward, without what is gathered and scattered.
+  std::pair<LaneUnit, LaneUnit> lane_units(const UnitCost& cost, const UnitWork& work, RecomputeMode mode,
+                                           const DeviceGroup& group, const Layout& layout) const;
   struct SumSeconds {
     double all = 0, last = 0;  // of the last bucket
   };

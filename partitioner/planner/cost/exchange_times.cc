@@ -1,28 +1,23 @@
 // What passes wait for of ZeRO's gathers and scatters, and a step's end of the sums of gradients: what compute beside
-// them does not hide. Programs compiled here start each as early as it can be, one after the other in one order:
+// them does not hide. Programs compiled here start each as early as it can be, one after the other in one order, which
+// is replayed unit by unit (communication_lane.h):
 //
 //   gather 1 | gather 2 | gather 3 |         waited for: gather 1, and what gathers take beyond the units' compute
 //            | unit 1   ···| unit 2  ···| unit 3
 //
 // Published software is priced by the shares that were fitted to it.
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
+#include "partitioner/planner/cost/communication_lane.h"
 #include "partitioner/planner/cost/cost_model.h"
 
 namespace partita {
 namespace {
 
-// Collectives beside units, or buckets of them, that are computed with one after the other.
-struct Beside {
-  double moved = 0;  // seconds of the collectives
-  double over = 0;   // of those, what is waited for where each has the compute of one unit beside it
-  double edge = 0;   // the first, which is waited for before anything is computed, or the last
-
-  void add(double units, double each, double compute) {
-    moved += units * each, over += units * std::max(0.0, each - compute);
-  }
-  double waited() const { return std::min(moved, over + edge); }
-};
+constexpr double kMostBuckets = 4096;       // of a pass, that are replayed
+constexpr double kWorthPrefetching = 1e-3;  // of the step, that gathers further ahead save
 
 // Collectives that start as soon as those before have ended: all of `compute` may run beside them.
 double waited_in_all(double moved, double compute, double edge) {
@@ -52,56 +47,142 @@ CostModel::UnitExchange CostModel::unit_exchange(const UnitCost& unit, const Dev
 }
 
 void CostModel::add_exchanges(const Layout& l, const DeviceGroup& group, const std::vector<UnitCost>& costs,
-                              const StageUnits& units, UnitEnds ends, ChunkTimes& times) const {
-  using enum TimeKind;
+                              const StageUnits& units, size_t first, ChunkTimes& times) const {
   if (!gathers_parameters(l)) return;
+  if (problem_.own_programs) {
+    add_lane_waits(l, group, costs, units, first, times);
+  } else {
+    add_published_waits(l, group, costs, units, times);
+  }
+}
+
+void CostModel::add_wait(PassTimes& pass, const SoftwareProfile& software, double moved, double waited,
+                         double slowing) {
+  pass[TimeKind::kGathers] += waited, pass.hidden_gathers += moved - waited;
+  pass[TimeKind::kSlowed] += software.overlap_slowdown * slowing;
+}
+
+void CostModel::add_published_waits(const Layout& l, const DeviceGroup& group, const std::vector<UnitCost>& costs,
+                                    const StageUnits& units, ChunkTimes& times) const {
   const SoftwareProfile& software = group.device.software;
   const double m = static_cast<double>(micro_batches(problem_, l));
   const bool each = gathers_each_pass(l), scatters = scatters_each_pass(l);
-  auto wait = [&](PassTimes& pass, double moved, double waited, double slowing) {
-    pass[kGathers] += waited, pass.hidden_gathers += moved - waited;
-    pass[kSlowed] += software.overlap_slowdown * slowing;
-  };
-  auto& [forward, backward, weight] = times;
-  // Copies from the host are not started ahead.
-  const bool ahead = problem_.own_programs && l.offload != OffloadMode::kAll;
-  const double forward_share = hiding_share(group, forward), backward_share = hiding_share(group, backward);
-  Beside gathers, back;
-  SumSeconds sums;  // of our programs' scatters, which go in buckets over several units
-  UnitCost all;
-  for (size_t k = 0; k < costs.size(); ++k) all.gather_bytes += units.counts[k] * costs[k].gather_bytes;
-  if (problem_.own_programs && scatters) sums = sum_seconds(group, l, gather_collectives(all, l).scatter, 0);
   for (size_t k = 0; k < costs.size(); ++k) {
     const double n = units.counts[k];
     if (n == 0) continue;
     const UnitCost& c = costs[k];
-    auto [gather, scatter] = unit_exchange(c, group, l);
-    if (problem_.own_programs) scatter = sums.all * c.gather_bytes / std::max(all.gather_bytes, 1.0);
+    const auto [gather, scatter] = unit_exchange(c, group, l);
     const double computed = c.input_gradient + c.weight_gradient + again_on(units, k, c, l).compute / n;
-    const double moved_back = (each ? gather : 0) + (scatters ? scatter : 0);
-    gathers.add(n, gather, ahead ? forward_share * c.forward : 0);
-    back.add(n, moved_back, ahead ? backward_share * computed : 0);
-    if (static_cast<int>(k) == ends.first) gathers.edge = gather;
-    if (static_cast<int>(k) == ends.last) back.edge = sums.last + (each ? gather : 0);
-    if (problem_.own_programs) continue;
     auto add = [&](PassTimes& pass, double moved, double beside, double slowing) {
       const double waited = moved - std::min(moved, beside) * software.overlap_gather;
-      wait(pass, n * moved, n * waited, n * std::min(beside, slowing));
+      add_wait(pass, software, n * moved, n * waited, n * std::min(beside, slowing));
     };
-    add(forward, each ? gather : gather / m, c.forward, each ? gather : 0);
-    add(backward, moved_back, computed, scatter);
+    add(times.forward, each ? gather : gather / m, c.forward, each ? gather : 0);
+    add(times.backward, (each ? gather : 0) + (scatters ? scatter : 0), computed, scatter);
   }
-  if (!problem_.own_programs) return;
-  double waited = gathers.waited();
-  if (!each) {
+}
+
+// A unit's passes, with the blocks' modes of recomputation as they come.
+std::pair<LaneUnit, LaneUnit> CostModel::lane_units(const UnitCost& c, const UnitWork& work, RecomputeMode mode,
+                                                    const DeviceGroup& group, const Layout& l) const {
+  const UnitCost::Again again = CostModel::again(c, work.is_block() ? mode : RecomputeMode::kNone);
+  const double statistics = static_cast<double>(work.batch_reduces.size());
+  auto count = [&](const std::vector<CollectiveUse>& list) {
+    double sum = statistics;
+    for (const CollectiveUse& use : list) sum += use.times;
+    return std::llround(sum);
+  };
+  double batch = 0;
+  for (double e : work.batch_reduces)
+    batch +=
+        collective_time(group, CollectiveKind::kAllReduce, {l.data * l.expert, l.tensor * l.context}, e * sizeof(float))
+            .seconds;
+  LaneUnit forward, backward;
+  forward.compute = c.forward;
+  forward.sums = count(c.forward_collectives);
+  forward.sum_seconds = c.tensor_forward + c.context_forward + c.expert + batch;
+  backward.compute = c.input_gradient + c.weight_gradient + again.compute;
+  backward.sums = count(c.backward_collectives);
+  backward.sum_seconds = c.tensor_backward + again.tensor * c.tensor_forward + c.context_backward +
+                         again.context * c.context_forward + (1 + again.expert) * c.expert + batch;
+  if (again.tensor + again.context + again.expert > 0) backward.sums += count(c.forward_collectives);
+  return {forward, backward};
+}
+
+void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const std::vector<UnitCost>& costs,
+                               const StageUnits& units, size_t first, ChunkTimes& times) const {
+  const Workload& w = *problem_.workload;
+  const bool each = gathers_each_pass(l), scatters = scatters_each_pass(l);
+  // Copies from the host are not started ahead.
+  const double share = hiding_share(group, times.forward);
+  const bool hides = share > 0 && l.offload != OffloadMode::kAll;
+  UnitCost all;
+  for (size_t k = 0; k < costs.size(); ++k) all.gather_bytes += units.counts[k] * costs[k].gather_bytes;
+  const std::vector<CollectiveUse> scattered = gather_collectives(all, l).scatter;
+  LanePass forward{.prefetched = l.prefetched()}, backward = forward;
+  if (scatters && all.gather_bytes > 0) {
+    backward.bucket_bytes =
+        std::max(static_cast<double>(l.buckets.bytes(scattered[0].axis.size)), all.gather_bytes / kMostBuckets);
+    backward.scatter_rate = sum_seconds(group, l, scattered, 0).all / all.gather_bytes;
+  }
+  double gathers = 0, back = 0, edge = 0;  // seconds that they take; edge: the first
+  double computed = 0, computed_back = 0;  // with what is waited for at once within units
+  size_t block = 0;
+  for (size_t u = 0; u < first; ++u) block += w.unit(u).is_block();
+  std::vector<double> gather_of(costs.size(), -1);
+  for (size_t u = first; u < first + static_cast<size_t>(units.units); ++u) {
+    const size_t kind = static_cast<size_t>(w.units[u]);
+    const UnitCost& c = costs[kind];
+    double& gather = gather_of[kind];
+    if (gather < 0) gather = unit_exchange(c, group, l).gather;
+    auto [there, again] = lane_units(c, w.kinds[kind], l.recompute_of(block), group, l);
+    block += w.kinds[kind].is_block();
+    there.gather = gather, there.gathered_bytes = c.gather_bytes + c.frozen_bytes;
+    if (each) again.gather = gather, again.gathered_bytes = there.gathered_bytes;
+    if (scatters) again.scattered_bytes = c.gather_bytes;
+    if (u == first) edge = gather;
+    gathers += gather, back += again.gather + again.scattered_bytes * backward.scatter_rate;
+    computed += there.compute + there.sum_seconds, computed_back += again.compute + again.sum_seconds;
+    forward.units.push_back(there), backward.units.push_back(again);
+  }
+  std::reverse(backward.units.begin(), backward.units.end());
+  auto waited = [&](const LanePass& pass, double moved, double beside) {
+    return hides ? std::clamp(lane_seconds(pass) - beside, 0.0, moved) : moved;
+  };
+  double waited_forward = 0;
+  if (each) {
+    waited_forward = waited(forward, gathers, computed);
+  } else {
     // Before the first of several micro-batches all of them stand ahead of the sums within its units.
-    const bool behind = m > 1 && forward_share < 1;
-    const double compute = ahead && !behind ? forward_share * forward[kCompute] : 0;
-    waited = waited_in_all(gathers.moved, compute, gathers.edge);
-    gathers.moved /= m, waited /= m;
+    const double m = static_cast<double>(micro_batches(problem_, l));
+    const bool behind = m > 1 && share < 1;
+    const double compute = hides && !behind ? share * times.forward[TimeKind::kCompute] : 0;
+    waited_forward = waited_in_all(gathers, compute, edge) / m;
+    gathers /= m;
   }
-  wait(forward, gathers.moved, waited, gathers.moved - waited);
-  wait(backward, back.moved, back.waited(), back.moved - back.waited());
+  const double waited_back = waited(backward, back, computed_back);
+  const SoftwareProfile& software = group.device.software;
+  add_wait(times.forward, software, gathers, waited_forward, gathers - waited_forward);
+  add_wait(times.backward, software, back, waited_back, back - waited_back);
+}
+
+std::vector<Layout> CostModel::prefetching_further(const Layout& l) {
+  std::vector<Layout> out;
+  if (!problem_.own_programs || !gathers_each_pass(l) || l.offload == OffloadMode::kAll) return out;
+  const Prediction as_is = predict(l, false);
+  double best = as_is.step_seconds;
+  const double worth = kWorthPrefetching * best;
+  if (as_is.breakdown.gathers < worth) return out;
+  const int64_t units = static_cast<int64_t>(problem_.workload->units.size());
+  for (int64_t n = l.prefetched() + 1, tries = 0; n <= units && tries < 3; n += std::max<int64_t>(1, n / 4), ++tries) {
+    Layout further = l;
+    further.prefetch_blocks = n;
+    const double seconds = predict(further, false).step_seconds;
+    if (seconds > best - worth) continue;
+    best = seconds, tries = -1;
+    out.push_back(std::move(further));
+  }
+  return out;
 }
 
 CostModel::SumSeconds CostModel::sum_seconds(const DeviceGroup& group, const Layout& l,

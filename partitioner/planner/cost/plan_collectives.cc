@@ -221,6 +221,7 @@ double CostModel::exchange_seconds(const Layout& whole) {
 
 Layout CostModel::with_exchanges(Layout l) {
   if (!problem_.own_programs) return l;
+  if (gathers_each_pass(l)) l.prefetch_blocks = l.prefetched();
   const bool sized = !l.buckets.sizes.empty();
   if (!sized) l.buckets = bucket_sizes(l);
   // In levels where that is faster. Groups end where nodes do.

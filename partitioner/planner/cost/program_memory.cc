@@ -88,8 +88,8 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   double samples = static_cast<double>(l.micro_batch);
   if (w.sequence > 1) samples /= static_cast<double>(l.context);
   MemoryUse m;
-  double frozen_bytes = 0, read_as_stored = 0, largest_unit = 0, largest_gathered = 0, working = 0, in_block = 0,
-         tied = 0, message = 0;
+  double frozen_bytes = 0, read_as_stored = 0, largest_unit = 0, largest_gathered = 0, gathered = 0, working = 0,
+         in_block = 0, tied = 0, message = 0;
   ComputedAgain again;
   for (size_t k = 0; k < stage.counts.size(); ++k) {
     const double n = stage.counts[k];
@@ -99,7 +99,8 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     largest_unit = std::max(largest_unit, dense + expert);
     read_as_stored += n * (u.read_as_stored[0] / tensor + u.read_as_stored[1]);
     const double frozen = local_frozen(u, l);
-    largest_gathered = std::max(largest_gathered, dense + expert + (l.zero >= 3 ? frozen : 0));
+    const double whole = dense + expert + (l.zero >= 3 ? frozen : 0);
+    largest_gathered = std::max(largest_gathered, whole), gathered += n * whole;
     frozen_bytes += n * (u.frozen_bytes[0] / tensor + u.frozen_bytes[1]);
     const double all = kept_bytes(u, w, l, RecomputeMode::kNone);
     for_each_mode(stage, k, u, l, [&](RecomputeMode mode, double units) {
@@ -126,7 +127,10 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
   m.gradients = (sums ? kF32 * (p.stored(2) + tied) : 0) + remainder_bytes(problem, l, p);
   m.optimizer = host_moments ? 0 : w.optimizer_bytes * p.stored(1);
-  m.transient = working + largest_unit * element + (each_pass ? 2 * largest_gathered * element : 0);
+  m.transient = working + largest_unit * element;
+  // What is computed with, and what waits for its turn.
+  if (each_pass)
+    m.transient += std::min(static_cast<double>(1 + l.prefetched()) * largest_gathered, gathered) * element;
   // Parts that are gathered for the whole step lie beside what they are gathered to as it begins, with room for the
   // values of all micro-batches; a message waits in a place of its own, one each way.
   if (gathers && !each_pass && mixed)

@@ -256,6 +256,9 @@ std::string choices(const Plan& plan) {
                         zero == 1   ? "optimizer's states"
                         : zero == 2 ? "optimizer's states and gradients"
                                     : "optimizer's states, gradients and parameters");
+  if (pin.prefetch_blocks)
+    text += fmt::format("  gathers of parameters run {} block{} ahead of their use; waiting for them costs {:.1f} %\n",
+                        *pin.prefetch_blocks, *pin.prefetch_blocks == 1 ? "" : "s", percent(b.gathers));
   if (const std::vector<BucketSize>& sizes = pin.bucket_bytes.sizes; !sizes.empty()) {
     text += "  buckets, in which gradients and parameters travel:";
     for (const BucketSize& s : sizes)

@@ -65,6 +65,7 @@ void fields(auto& io, Is<PinRecipe> auto& p) {
   fields(io, p.axes), io.entry("pipeline", p.axes, count);
   io("zero", p.zero, {.high = 3}), io("zero_group", p.zero_group, count);
   io("reshard_after_forward", p.reshard_after_forward), io("micro_batch", p.micro_batch, count);
+  io("prefetch_blocks", p.prefetch_blocks, {.high = PinRecipe::kMostPrefetched});
   io("hierarchical_group", p.hierarchical_group, count), io("bucket_bytes", p.bucket_bytes.sizes, kSaid);
   io("sequence_parallel", p.sequence_parallel), io("recompute", p.recompute);
   io("recompute_blocks", p.recompute_blocks, kSaid), io("offload", p.offload);

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <queue>
 #include <set>
 
@@ -168,14 +167,6 @@ class Search {
     }
   }
 
-  // Why pinned cuts are none of the layout's; empty where they are, or none are pinned.
-  std::string other_parts(const Layout& l) const {
-    const int64_t chunks = static_cast<int64_t>(space_.cuts.size()), wanted = l.pipeline * l.interleave;
-    if (chunks == 0 || chunks == wanted) return "";
-    return cat("pin cuts: ", chunks - 1, " cuts make ", chunks, " parts, and pipeline ", l.pipeline, " x interleave ",
-               l.interleave, " asks for ", wanted);
-  }
-
   void look_at(const Group& group) {
     Layout l = group.layout;
     const bool shares = any_stage(l, [](const Layout& s) { return s.data * s.expert * s.context > 1; });
@@ -194,7 +185,7 @@ class Search {
         if (searched(l) && depth > kMostInterleaveApart && depths.size() > 1) break;
         if (searched(l) && space_.cuts.empty() && (++effort_, model_.balanced_bound(l) >= fastest_)) continue;
         std::string why = invalid(problem_, l);
-        if (why.empty()) why = other_parts(l);
+        if (why.empty()) why = space_.other_parts(l);
         if (!why.empty()) {
           refuse(std::move(why));
           continue;
@@ -204,9 +195,9 @@ class Search {
           if (zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1) continue;  // gathers of every micro-batch
           bool fits = false;  // then nothing is gained by offloading more
           for (size_t k = 0; k < space_.offload.size() && !fits; ++k) {
-            l.zero = zero, l.zero_group = zero_group(l), l.offload = space_.offload[k];
+            l.zero = zero, l.zero_group = space_.zero_group_of(l), l.offload = space_.offload[k];
             l.reshard_after_forward = space_.reshard_after_forward, l.buckets = space_.buckets;
-            l.hierarchical_group = space_.hierarchical_group;
+            l.hierarchical_group = space_.hierarchical_group, l.prefetch_blocks = space_.prefetch_blocks;
             if (zero > 0 && l.zero_group > 0 && !(why = invalid(problem_, l)).empty()) {  // all else was valid before
               if (reasons_.insert(why).second) out_.contradictions.insert(out_.contradictions.begin(), std::move(why));
               break;
@@ -218,13 +209,9 @@ class Search {
     }
   }
 
-  int64_t zero_group(const Layout& l) const {
-    return space_.zero_group_of_node ? std::gcd(l.data * l.expert, space_.zero_group) : space_.zero_group;
-  }
-
   // Whether stages fit, wherever they are cut, with the choices that leave least in memory.
   bool may_fit(Layout l) {
-    l.zero = std::min(1, space_.zero.back()), l.zero_group = zero_group(l);
+    l.zero = std::min(1, space_.zero.back()), l.zero_group = space_.zero_group_of(l);
     if (space_.zero.size() == 1) l.zero = space_.zero[0];
     return std::any_of(space_.offload.begin(), space_.offload.end(), [&](OffloadMode offload) {
       l.offload = offload;
@@ -278,7 +265,10 @@ class Search {
   bool offer(const Layout& l) {
     const Layout whole = model_.with_exchanges(l);
     const Candidate c{whole, model_.predict(whole, false)};
-    if (take(c)) return true;
+    if (take(c)) {
+      prefetch_further(c);
+      return true;
+    }
     if (c.prediction.step_seconds < fastest_) {
       compute_again(c.layout);
     } else if (may_compute_again(c.layout)) {
@@ -291,9 +281,22 @@ class Search {
     return space_.recompute_by_block && l.recompute == RecomputeMode::kNone;
   }
 
-  // Blocks are computed again until the layout fits with the room that programs like it turned out to need.
+  // Layouts whose gathers run further ahead where that is faster; each that fits, or may, is one to choose.
+  void prefetch_further(const Candidate& c) {
+    if (space_.prefetch_blocks || c.prediction.step_seconds - c.prediction.breakdown.gathers >= fastest_) return;
+    for (const Layout& further : model_.prefetching_further(c.layout)) take({further, model_.predict(further, false)});
+  }
+
+  // Blocks are computed again so that the layout fits, as far as its gathers run ahead, or further.
   void compute_again(const Layout& l) {
     if (!may_compute_again(l)) return;
+    compute_again_as(l);
+    if (space_.prefetch_blocks) return;
+    for (const Layout& further : model_.prefetching_further(l)) compute_again_as(further);
+  }
+
+  // Until it fits with the room that programs like it turned out to need.
+  void compute_again_as(const Layout& l) {
     double least = kNever;  // of the stages' room
     for (const DeviceGroup& g : problem_.cluster->groups)
       least = std::min(least, g.device.memory_bytes - g.device.reserve_bytes);
@@ -307,7 +310,8 @@ class Search {
     std::optional<Layout> again = model_.with_recompute(l, kMoreThanRefused * beyond);
     const bool never = !again;
     if (never) again = l, again->recompute = RecomputeMode::kFull, again->recompute_blocks.clear();  // the nearest
-    take({*again, model_.predict(*again, false)});
+    const Candidate c{*again, model_.predict(*again, false)};
+    if (take(c)) prefetch_further(c);
     if (moves) move_and_compute_again(l, kMoreThanRefused * beyond);
   }
 

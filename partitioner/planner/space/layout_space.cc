@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "base/cat.h"
 #include "base/status.h"
@@ -150,7 +151,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
                    })->devices_per_node;
   }
   s.buckets = pin.bucket_bytes, s.hierarchical_group = pin.hierarchical_group.value_or(0);
-  s.reshard_after_forward = pin.reshard_after_forward.value_or(true);
+  s.reshard_after_forward = pin.reshard_after_forward.value_or(true), s.prefetch_blocks = pin.prefetch_blocks;
   s.sequence_parallel = pinned_or<bool>(pin.sequence_parallel, {false, true});
   RecomputeMode asked = pin.recompute.value_or(recompute);
   s.recompute_blocks = pin.recompute_blocks;
@@ -184,6 +185,17 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   s.fixed = s.data && s.tensor.size() * s.pipeline.size() * s.context.size() * s.micro_batch.size() == 1 && pin.zero &&
             asked != RecomputeMode::kAuto;
   return s;
+}
+
+int64_t Space::zero_group_of(const Layout& l) const {
+  return zero_group_of_node ? std::gcd(l.data * l.expert, zero_group) : zero_group;
+}
+
+std::string Space::other_parts(const Layout& l) const {
+  const int64_t chunks = static_cast<int64_t>(cuts.size()), wanted = l.pipeline * l.interleave;
+  if (chunks == 0 || chunks == wanted) return "";
+  return cat("pin cuts: ", chunks - 1, " cuts make ", chunks, " parts, and pipeline ", l.pipeline, " x interleave ",
+             l.interleave, " asks for ", wanted);
 }
 
 }  // namespace partita

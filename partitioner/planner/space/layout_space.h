@@ -36,7 +36,8 @@ struct Space {
   int64_t hierarchical_group = 0;   // as pinned; 0, and no buckets: chosen for each layout
   BucketSizes buckets;
   bool reshard_after_forward = true;
-  std::vector<int> cuts;  // units of each chunk, where cuts are pinned
+  std::optional<int64_t> prefetch_blocks;  // as pinned
+  std::vector<int> cuts;                   // units of each chunk, where cuts are pinned
   std::vector<std::string> cut_names;
   std::vector<Layout::StageAxes> stages;  // where they are pinned to differ
   // Where stages may differ without a pin: ways to divide the devices into consecutive sections, by the devices of
@@ -46,6 +47,10 @@ struct Space {
     AxisRange tensor, pipeline, context, expert;  // pipeline: the stages of all sections
   } ranges;
   bool fixed = false;  // one layout alone
+
+  int64_t zero_group_of(const Layout& layout) const;
+  // Why pinned cuts are none of the layout's; empty where they are, or none are pinned.
+  std::string other_parts(const Layout& layout) const;
 };
 absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin, RecomputeMode recompute,
                                    std::optional<int64_t> micro);

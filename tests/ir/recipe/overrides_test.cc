@@ -99,7 +99,8 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
         "semantics: {batch_norm: replica, moe: {capacity_factor: 1.25, group: 4}}\ncompress: int8\nreproducible: 4\n",
         "reproducible: {samples: 8, tensor: 4}\n",
         "run: {on_nonfinite: rollback, loss_spike: {factor: 2, window: 7, action: stop}, timeout: {data: 9.5}}\n",
-        "pin: {data: 2, zero: 3, zero_group: node, hierarchical_group: 2, bucket_bytes: {2: 5, 8: 7}, cuts: ['a*'], "
+        "pin: {data: 2, zero: 3, zero_group: node, hierarchical_group: 2, prefetch_blocks: 4, bucket_bytes: {2: 5, 8: "
+        "7}, cuts: ['a*'], "
         "stages: [{data: 2}, {tensor: 2}], '*.up': {out: "
         "tensor}}\n"
         "trainable: ['*.w']\nfrozen: [x]\nclip_grad_norm: 1\nclip_grad_value: 0.5\nema: {decay: 0.9}\nrecompute: "

@@ -17,7 +17,7 @@ TEST(ApplyPin_Accepted, ReplacesTheEntry) {
   Recipe recipe = parsed_recipe("pin: {tensor: 2, w: {out: tensor}}");
   for (const char* pin :
        {"tensor=8", "sequence_parallel=true", "schedule=zero_bubble", "layers.*.up={out: tensor, in: [data, expert]}",
-        "w={out: }", "zero_group=node", "hierarchical_group=8", "bucket_bytes=1000000"}) {
+        "w={out: }", "zero_group=node", "hierarchical_group=8", "bucket_bytes=1000000", "prefetch_blocks=3"}) {
     absl::Status status = apply_pin(recipe, pin);
     EXPECT_TRUE(status.ok()) << status.message();
   }
@@ -27,6 +27,7 @@ TEST(ApplyPin_Accepted, ReplacesTheEntry) {
   EXPECT_EQ(recipe.pin.zero_group, PinRecipe::kNode);
   EXPECT_EQ(recipe.pin.hierarchical_group, 8);
   EXPECT_EQ(recipe.pin.bucket_bytes, BucketSizes::all(1000000));
+  EXPECT_EQ(recipe.pin.prefetch_blocks, 3);
   ASSERT_EQ(recipe.pin.values.size(), 2u);
   EXPECT_EQ(recipe.pin.values[0], (ValuePin{"layers.*.up", {{"out", {"tensor"}}, {"in", {"data", "expert"}}}}));
   EXPECT_EQ(recipe.pin.values[1], (ValuePin{"w", {{"out", {}}}}));
@@ -68,6 +69,8 @@ TEST(ApplyPin_Refused, Table) {
       {"tensor=", "--pin 'tensor=': expected a value after '='"},
       {"tensor=x", "--pin 'tensor=x': 1:1: pin.tensor: expected an integer from 1 to 16777216, found 'x'"},
       {"tensors=4", "--pin 'tensors=4': 1:1: pin: unknown key 'tensors'; the nearest known key is 'tensor'"},
+      {"prefetch_blocks=-1",
+       "--pin 'prefetch_blocks=-1': 1:1: pin.prefetch_blocks: expected an integer from 0 to 65536, found '-1'"},
       {"bucket_bytes=[1]", "--pin 'bucket_bytes=[1]': 1:1: pin.bucket_bytes: expected bytes, or a mapping"},
       {"bucket_bytes={1: 5}", "--pin 'bucket_bytes={1: 5}': 1:1: pin.bucket_bytes: expected an integer from 2"},
       {"recompute={}", "--pin 'recompute={}': 1:1: pin.recompute: expected blocks by what is computed again"},

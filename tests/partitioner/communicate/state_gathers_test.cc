@@ -55,6 +55,23 @@ std::vector<int> products_meanwhile(const Graph& graph) {
   return out;
 }
 
+std::vector<Node*> gathers_of(Graph& graph, Segment segment) {
+  std::vector<Node*> out;
+  for (Node& node : graph.nodes) {
+    if (node.op->name == "all_gather" && node.segment == segment) out.push_back(&node);
+  }
+  return out;
+}
+
+size_t gathers_before_products(const Graph& graph) {
+  size_t gathers = 0;
+  for (const Node& node : graph.nodes) {
+    if (node.op->name == "matmul") break;
+    gathers += node.op->name == "all_gather";
+  }
+  return gathers;
+}
+
 int most(const std::vector<int>& x) { return *std::max_element(x.begin(), x.end()); }
 
 // Sums the first product in the forward part over the ranks.
@@ -78,27 +95,40 @@ TEST(PrefetchGathers, StartWhileEarlierOnesAreComputedWith) {
   ASSERT_EQ(most(products_meanwhile(program.graph)), 0);
   const int64_t before = gathered_bytes(program.graph);
   constexpr int64_t kMatrix = 8 * 16 * 8;  // the largest
-  prefetch_gathers(program);
+  prefetch_gathers(program, 1);
   ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
   EXPECT_GE(most(products_meanwhile(program.graph)), 1);
   EXPECT_GT(gathered_bytes(program.graph), before);
   EXPECT_LE(gathered_bytes(program.graph), before + kMatrix);
 }
 
+// Each block more that gathers run ahead is one more in memory at most.
+TEST(PrefetchGathers, RunAsFarAheadAsTheyAreTold) {
+  LocalProgram crowded = stored_in_parts();
+  crowd(crowded);
+  const int64_t alone = gathered_bytes(crowded.graph);
+  constexpr int64_t kMatrix = 8 * 16 * 8;
+  int64_t before = 0;
+  for (int64_t blocks : {0, 1, 2, 100}) {
+    LocalProgram program = crowded;
+    prefetch_gathers(program, blocks);
+    ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
+    const int64_t bytes = gathered_bytes(program.graph);
+    EXPECT_GE(bytes, alone) << blocks;
+    EXPECT_LE(bytes, alone + blocks * kMatrix + (blocks > 0 ? kMatrix / 16 : 0)) << blocks;
+    EXPECT_GT(bytes, before) << blocks;
+    before = bytes;
+    const size_t all = gathers_of(program.graph, Segment::kForward).size();
+    EXPECT_EQ(gathers_before_products(program.graph) == all, blocks == 100) << blocks;
+  }
+}
+
 TEST(PrefetchGathers, OfWhatIsWhole_ChangeNothing) {
   Graph graph = training_graph({.layers = {2}});
   LocalProgram program{.graph = graph};
-  prefetch_gathers(program);
+  prefetch_gathers(program, 1);
   EXPECT_EQ(gathered_bytes(program.graph), 0);
   for (size_t n = 0; n < graph.nodes.size(); ++n) EXPECT_EQ(program.graph.nodes[n].op, graph.nodes[n].op);
-}
-
-std::vector<Node*> gathers_of(Graph& graph, Segment segment) {
-  std::vector<Node*> out;
-  for (Node& node : graph.nodes) {
-    if (node.op->name == "all_gather" && node.segment == segment) out.push_back(&node);
-  }
-  return out;
 }
 
 TEST(BucketGathers, OneForEachBlockAndPass) {
@@ -119,7 +149,7 @@ TEST(BucketGathers, OneForEachBlockAndPass) {
     for (ValueId v : gather->outputs) bytes += byte_size(program.graph.type(v));
     largest = std::max(largest, bytes);
   }
-  prefetch_gathers(program);
+  prefetch_gathers(program, 1);
   ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
   EXPECT_GE(most(products_meanwhile(program.graph)), 1);
   EXPECT_LE(gathered_bytes(program.graph), before + largest);
@@ -135,7 +165,7 @@ TEST(GatheredOnceAStep, IsInThePrologueAndCountsAllAtOnce) {
   EXPECT_GT(all, 0);
   EXPECT_EQ(gathered_bytes(program.graph), all);
   bucket_gathers(program, BucketSizes::all(1 << 20));
-  prefetch_gathers(program);
+  prefetch_gathers(program, 1);
   ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
   EXPECT_EQ(gathered_bytes(program.graph), all);
   EXPECT_EQ(gathers_of(program.graph, Segment::kPrologue).size(), 1u);  // in buckets too
@@ -146,14 +176,9 @@ TEST(PrefetchGathers, WhatIsKeptStartsWithItsPhase) {
   const auto before_products = [](bool crowded) {
     LocalProgram program = stored_in_parts(GatherTime::kMicroBatch);
     if (crowded) crowd(program);
-    prefetch_gathers(program);
+    prefetch_gathers(program, 1);
     EXPECT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
-    size_t gathers = 0;
-    for (const Node& node : program.graph.nodes) {
-      if (node.op->name == "matmul") break;
-      gathers += node.op->name == "all_gather";
-    }
-    return std::pair(gathers, gathers_of(program.graph, Segment::kForward).size());
+    return std::pair(gathers_before_products(program.graph), gathers_of(program.graph, Segment::kForward).size());
   };
   const auto [ahead, all] = before_products(false);
   EXPECT_EQ(ahead, all);

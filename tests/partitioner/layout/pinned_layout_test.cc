@@ -46,6 +46,7 @@ class Random {
     l.zero = static_cast<int>(below(4)), l.zero_group = one_of<int64_t>({0, shared, Layout::kNode});
     if (alike) l.hierarchical_group = one_of<int64_t>({0, 1, shared});
     l.buckets = one_of<BucketSizes>({{}, BucketSizes::all(1 << 20), {{{2, 1 << 20}, {64, 1 << 26}}}});
+    l.prefetch_blocks = one_of<std::optional<int64_t>>({std::nullopt, 0, 1, 5});
     l.reshard_after_forward = below(2) == 0, l.micro_batch = below(5);
     l.sequence_parallel = widest > 1 && below(2) == 0;
     l.recompute = one_of({RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull});

@@ -42,6 +42,7 @@ struct Case {
   bool differ = false;    // the stages divide different things
   bool lack = false;      // and some of them lack some of the axes
   bool compress = false;  // the evaluator rounds nothing: the same numbers go another way
+  int64_t prefetched = 1;
   std::vector<uint32_t> choices;
 };
 
@@ -72,6 +73,7 @@ Case random_case(uint64_t seed) {
   c.schedule = kSchedules[rng() % 4];
   if (c.schedule == PipelineSchedule::kInterleaved) c.chunks = 2 + static_cast<int64_t>(rng() % 2);
   c.compress = rng() % 2 == 0;
+  c.prefetched = static_cast<int64_t>(rng() % 4);
   c.differ = c.stages > 1 && rng() % 2 == 0;
   // With one micro-batch a step it is the serial program, where no stage needs what others know after it.
   const bool one = c.model.micro_batches == 1 && c.time == 0 && !c.model.accumulate && !c.model.clip;
@@ -266,7 +268,7 @@ std::string fault(const Case& c) {
     if (!axes.samples.empty()) sum_in_levels(stage, {axes.samples[0]}, /*least=*/0);
     bucket_collectives(stage, BucketSizes::all(1 << 12));
     bucket_gathers(stage, BucketSizes::all(1 << 12));
-    prefetch_gathers(stage);
+    prefetch_gathers(stage, c.prefetched);
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
   }
   SpmdResult split = run_spmd(stages, inputs, states);
@@ -358,7 +360,7 @@ std::string report(const Case& c) {
   for (int a : p.plan.slice_axes) append(s, ", runs over ", p.plan.mesh.axes[a].name);
   for (int a : p.plan.scatter_axes) append(s, ", sums scattered over ", p.plan.mesh.axes[a].name);
   append(s, ", ", enum_name(c.schedule), " x ", c.chunks, c.differ ? ", stages differ" : "",
-         c.compress ? ", compressed" : "", "\n");
+         c.compress ? ", compressed" : "", ", gathers ", c.prefetched, " ahead\n");
   for (size_t k = 0; k < p.graph.inputs.size(); ++k)
     append(s, p.graph.inputs[k].name, " ", to_string(p.plan.inputs[k], p.plan.mesh), "\n");
   for (size_t k = 0; k < p.graph.states.size(); ++k) {

@@ -45,7 +45,7 @@ Plan planned(const SearchOptions& options) {
 SearchOptions stages_that_differ() {
   SearchOptions o;
   o.pin.stages = {{{"data", 2}, {"tensor", 2}}, {{"data", 2}}};
-  o.pin.zero = 1, o.pin.zero_group = 2;
+  o.pin.zero = 3, o.pin.zero_group = 2, o.pin.prefetch_blocks = 2;
   o.pin.bucket_bytes = {{{4, 1 << 25}, {16, 1 << 27}}};
   return o;
 }
