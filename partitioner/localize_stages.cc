@@ -4,6 +4,7 @@
 
 #include "partitioner/communicate/bucket.h"
 #include "partitioner/communicate/bucket_gathers.h"
+#include "partitioner/communicate/keep_gathered.h"
 #include "partitioner/communicate/level_sums.h"
 #include "partitioner/communicate/prefetch_gathers.h"
 #include "partitioner/communicate/regather_in_backward.h"
@@ -48,6 +49,11 @@ absl::StatusOr<LocalPrograms> bucket(LocalPrograms p, const ProgramContext& c) {
   return p;
 }
 
+absl::StatusOr<LocalPrograms> keep(LocalPrograms p, const ProgramContext& c) {
+  for (LocalProgram& stage : p.stages) keep_gathered(stage, c.layout.prefetched());
+  return p;
+}
+
 absl::StatusOr<LocalPrograms> bucket_stored(LocalPrograms p, const ProgramContext& c) {
   for (LocalProgram& stage : p.stages) bucket_gathers(stage, c.layout.buckets);
   return p;
@@ -68,6 +74,8 @@ constexpr ProgramPass kProgramPasses[] = {
     {"sum_in_levels", sum_by_levels, "what is left of the sums once they are compressed, each by itself", Phase::kRank,
      PassUse::kTraining},
     {"bucket_collectives", bucket, "once every reduction is what will travel", Phase::kRank, PassUse::kTraining},
+    {"keep_gathered", keep, "each gather by itself: of a bucket, backward may read a part", Phase::kRank,
+     PassUse::kTraining},
     {"bucket_gathers", bucket_stored, "beside the gradients' buckets: gathers of stored parameters go by block",
      Phase::kRank, PassUse::kTraining},
     {"prefetch_gathers", prefetch, "last: a bucket starts as one", Phase::kRank, PassUse::kTraining},

@@ -17,13 +17,14 @@
 namespace partita {
 namespace {
 
-struct Gather {
-  NodeId node;
-  NodeId use;  // the first
-  int64_t bytes;
-};
-
 using PhaseOf = std::pair<Segment, int>;
+
+struct Gather {
+  NodeId node;  // kNoNode: what forward has gathered waits for backward
+  NodeId use;   // the first
+  int64_t bytes;
+  PhaseOf phase;
+};
 
 // Phases with other collectives whose results are used before the last gather's are.
 std::map<PhaseOf, bool> crowded_phases(const LocalProgram& program, const StateGathers& gathers,
@@ -31,7 +32,7 @@ std::map<PhaseOf, bool> crowded_phases(const LocalProgram& program, const StateG
   const Graph& g = program.graph;
   auto phase = [&](NodeId n) { return PhaseOf(g.nodes[n].segment, program.stage.phase(g.nodes[n])); };
   std::map<PhaseOf, NodeId> last_use;
-  for (const Gather& gather : by_use) last_use[phase(gather.node)] = gather.use;
+  for (const Gather& gather : by_use) last_use[gather.phase] = gather.use;
   const DeferrableResults results(program);
   std::map<PhaseOf, bool> crowded;
   for (size_t n = 0; n < g.nodes.size(); ++n) {
@@ -44,38 +45,33 @@ std::map<PhaseOf, bool> crowded_phases(const LocalProgram& program, const StateG
   return crowded;
 }
 
-// Bytes that a pass gathers at most for a block, or at once outside of blocks.
-int64_t largest_gathered(const LocalProgram& program, const std::vector<Gather>& gathers) {
-  int64_t largest = 0;
-  std::map<std::pair<PhaseOf, int32_t>, int64_t> of_blocks;
-  for (const Gather& gather : gathers) {
-    const Node& node = program.graph.nodes[gather.node];
-    int64_t bytes = gather.bytes;
-    if (node.block >= 0) bytes = of_blocks[{{node.segment, program.stage.phase(node)}, node.block}] += gather.bytes;
-    largest = std::max(largest, bytes);
-  }
-  return largest;
-}
-
 }  // namespace
 
 void prefetch_gathers(LocalProgram& program, int64_t blocks) {
   Graph& g = program.graph;
   StateGathers gathers(g);
+  auto phase = [&](NodeId n) { return PhaseOf(g.nodes[n].segment, program.stage.phase(g.nodes[n])); };
   std::vector<Gather> all;  // in the order in which they are used
   for (size_t n = 0; n < g.nodes.size(); ++n) {
     const Node& node = g.nodes[n];
     if (node.segment == Segment::kPrologue || !gathers.is_gather(node)) continue;
     int64_t bytes = 0;
     for (ValueId v : node.outputs) bytes += byte_size(g.type(v));
-    all.push_back({static_cast<NodeId>(n), gathers.first_use(node), bytes});
+    all.push_back({static_cast<NodeId>(n), gathers.first_use(node), bytes, phase(static_cast<NodeId>(n))});
+  }
+  const bool keeps = std::none_of(all.begin(), all.end(),
+                                  [](const Gather& gather) { return gather.phase.first == Segment::kBackward; });
+  for (size_t k = all.size(); k-- > 0 && !keeps;) {
+    const Node& node = g.nodes[all[k].node];
+    if (node.segment != Segment::kForward) continue;
+    for (ValueId v : node.outputs) {
+      const NodeId use = gathers.first_use_in_backward(v);
+      if (use != kNoNode) all.push_back({kNoNode, use, byte_size(g.type(v)), phase(use)});
+    }
   }
   std::stable_sort(all.begin(), all.end(), [](const Gather& a, const Gather& b) { return a.use < b.use; });
-  auto phase = [&](NodeId n) { return PhaseOf(g.nodes[n].segment, program.stage.phase(g.nodes[n])); };
-  const int64_t largest = largest_gathered(program, all),
+  const int64_t largest = largest_gathered(g),
                 most = blocks > 0 ? blocks * largest + largest / 16 : 0;  // that may wait
-  const bool keeps = std::none_of(
-      all.begin(), all.end(), [&](const Gather& gather) { return g.nodes[gather.node].segment == Segment::kBackward; });
   std::map<PhaseOf, bool> crowded = crowded_phases(program, gathers, all);
   std::vector<NodeId> place(g.nodes.size());  // what moves goes before the node of this number
   std::vector<bool> moves(g.nodes.size(), false);
@@ -83,15 +79,17 @@ void prefetch_gathers(LocalProgram& program, int64_t blocks) {
   size_t oldest = 0;  // of the gathers that wait for their use together with this one
   int64_t waiting = 0;
   for (size_t k = 0; k < all.size(); ++k) {
-    if (k > 0 && phase(all[k].node) != phase(all[k - 1].node)) oldest = k, waiting = 0;
-    const bool with_phase = keeps && !crowded[phase(all[k].node)];
+    const PhaseOf own = all[k].phase;
+    if (k > 0 && own != all[k - 1].phase) oldest = k, waiting = 0;
+    const bool with_phase = keeps && !crowded[own];
     waiting += with_phase ? 0 : all[k].bytes;
     while (waiting > most) waiting -= all[oldest++].bytes;
+    if (all[k].node == kNoNode) continue;
     // Where the one before them is used, all of these may be on their way.
-    bool first = with_phase || oldest == 0 || phase(all[oldest - 1].node) != phase(all[k].node);
+    bool first = with_phase || oldest == 0 || all[oldest - 1].phase != own;
     NodeId to = first ? all[k].node : all[oldest - 1].use;
-    while (first && to > 0 && phase(to - 1) == phase(all[k].node)) --to;
-    if (to >= all[k].node || phase(to) != phase(all[k].node)) continue;
+    while (first && to > 0 && phase(to - 1) == own) --to;
+    if (to >= all[k].node || phase(to) != own) continue;
     std::vector<NodeId> moved = {all[k].node};  // and its views of the states, or of what gathers before it brought
     while (!moved.empty()) {
       const NodeId n = moved.back();

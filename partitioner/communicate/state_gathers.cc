@@ -1,6 +1,8 @@
 #include "partitioner/communicate/state_gathers.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace partita {
 
@@ -61,10 +63,33 @@ NodeId StateGathers::first_use(const Node& gather) const {
   return first;
 }
 
+NodeId StateGathers::first_use_in_backward(ValueId gathered) const {
+  NodeId first = kNoNode;
+  for_readers(gathered, [&](NodeId n, bool moves) {
+    if (moves || g_.nodes[n].segment != Segment::kBackward) return;
+    first = first == kNoNode ? n : std::min(first, n);
+  });
+  return first;
+}
+
 NodeId StateGathers::last_read(ValueId gathered) const {
   NodeId last = kNoNode;
   for_readers(gathered, [&](NodeId n, bool) { last = std::max(last, n); });
   return last;
+}
+
+int64_t largest_gathered(const Graph& graph) {
+  StateGathers gathers(graph);
+  int64_t largest = 0;
+  std::map<std::pair<Segment, int32_t>, int64_t> of_blocks;
+  for (const Node& node : graph.nodes) {
+    if (node.segment == Segment::kPrologue || !gathers.is_gather(node)) continue;
+    int64_t bytes = 0;
+    for (ValueId v : node.outputs) bytes += byte_size(graph.type(v));
+    if (node.block >= 0) bytes = of_blocks[{node.segment, node.block}] += bytes;
+    largest = std::max(largest, bytes);
+  }
+  return largest;
 }
 
 int64_t gathered_bytes(const Graph& graph) {

@@ -17,6 +17,8 @@ class StateGathers {
   bool is_gather(const Node& node) const;
   // The first node that computes with what a gather brings: what leaves its elements in another order is no use of it.
   NodeId first_use(const Node& gather) const;
+  // The first node of backward that does so with a gathered value; kNoNode: none does.
+  NodeId first_use_in_backward(ValueId gathered) const;
   // The last node that reads a gathered value, in another order of its elements too; kNoNode: none does.
   NodeId last_read(ValueId gathered) const;
 
@@ -30,6 +32,9 @@ class StateGathers {
   // Per value: at hand when a pass begins, perhaps under another shape; brought by gathers of such, in any order.
   std::vector<bool> state_, gathered_;
 };
+
+// Bytes that a pass gathers at most for a repeated block, or at once outside of blocks.
+int64_t largest_gathered(const Graph& graph);
 
 // The most bytes of gathered states that are alive at once, from the start of the gather to the last reader.
 int64_t gathered_bytes(const Graph& graph);

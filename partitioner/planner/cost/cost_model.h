@@ -138,6 +138,9 @@ class CostModel {
     double gather = 0, scatter = 0;  // seconds
   };
   UnitExchange unit_exchange(const UnitCost& unit, const DeviceGroup& group, const Layout& layout) const;
+  // Of each of a chunk's units, the share of its parameters that backward finds gathered (keep_gathered.h).
+  std::vector<double> kept_shares(const Layout& layout, const std::vector<UnitCost>& costs, size_t first,
+                                  size_t units) const;
   // Adds them to a chunk's passes, whose compute and sums are there; it begins with unit `first` (exchange_times.cc).
   void add_exchanges(const Layout& layout, const DeviceGroup& group, const std::vector<UnitCost>& costs,
                      const StageUnits& units, size_t first, ChunkTimes& times) const;

@@ -109,6 +109,23 @@ std::pair<LaneUnit, LaneUnit> CostModel::lane_units(const UnitCost& c, const Uni
   return {forward, backward};
 }
 
+std::vector<double> CostModel::kept_shares(const Layout& l, const std::vector<UnitCost>& costs, size_t first,
+                                           size_t units) const {
+  std::vector<double> shares(units, 0);
+  const bool keeps = problem_.own_programs && gathers_each_pass(l) && l.pipeline == 1;
+  if (!keeps || l.offload == OffloadMode::kAll) return shares;
+  auto bytes = [&](size_t u) {
+    const UnitCost& c = costs[static_cast<size_t>(problem_.workload->units[first + u])];
+    return c.gather_bytes + c.frozen_bytes;
+  };
+  double room = 0;
+  for (size_t u = 0; u < units; ++u) room = std::max(room, bytes(u));
+  room *= static_cast<double>(1 + l.prefetched());
+  for (size_t u = units; u-- > 0 && room > 0; room -= bytes(u))
+    shares[u] = bytes(u) > 0 ? std::min(1.0, room / bytes(u)) : 1;
+  return shares;
+}
+
 void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const std::vector<UnitCost>& costs,
                                const StageUnits& units, size_t first, ChunkTimes& times) const {
   const Workload& w = *problem_.workload;
@@ -130,6 +147,7 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
   size_t block = 0;
   for (size_t u = 0; u < first; ++u) block += w.unit(u).is_block();
   std::vector<double> gather_of(costs.size(), -1);
+  const std::vector<double> kept = kept_shares(l, costs, first, static_cast<size_t>(units.units));
   for (size_t u = first; u < first + static_cast<size_t>(units.units); ++u) {
     const size_t kind = static_cast<size_t>(w.units[u]);
     const UnitCost& c = costs[kind];
@@ -138,7 +156,7 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
     auto [there, again] = lane_units(c, w.kinds[kind], l.recompute_of(block), group, l);
     block += w.kinds[kind].is_block();
     there.gather = gather, there.gathered_bytes = c.gather_bytes + c.frozen_bytes;
-    if (each) again.gather = gather, again.gathered_bytes = there.gathered_bytes;
+    if (each) again.gather = gather * (1 - kept[u - first]), again.gathered_bytes = there.gathered_bytes;
     if (scatters) again.scattered_bytes = c.gather_bytes;
     if (u == first) edge = gather;
     gathers += gather, back += again.gather + again.scattered_bytes * backward.scatter_rate;

@@ -259,7 +259,7 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
   out.boundary_bytes = crossing_elements() * static_cast<double>(whole.micro_batch * whole.data * whole.expert) *
                        problem_.options.element_bytes();
   std::vector<std::vector<CollectiveUse>> collectives(static_cast<size_t>(whole.pipeline));
-  for (size_t p = 0; p < chunks.size(); ++p) {
+  for (size_t p = 0, unit = 0; p < chunks.size(); unit += static_cast<size_t>(chunks[p++].units)) {
     const size_t stages = collectives.size(), stage = p % stages;
     const Layout l = whole.of_stage(static_cast<int64_t>(stage));
     auto add = [&](CollectiveUse use, double times) {
@@ -267,6 +267,9 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
       collectives[stage].push_back(std::move(use));
     };
     const auto& costs = unit_costs(group_of_stage(whole, static_cast<int64_t>(stage)), l);
+    std::vector<double> kept(costs.size(), 0);  // of each kind, that backward finds gathered
+    const std::vector<double> shares = kept_shares(l, costs, unit, static_cast<size_t>(chunks[p].units));
+    for (size_t u = 0; u < shares.size(); ++u) kept[static_cast<size_t>(w.units[unit + u])] += shares[u];
     for (size_t k = 0; k < costs.size(); ++k) {
       const UnitCost& c = costs[k];
       const double n = m * chunks[p].counts[k];
@@ -280,7 +283,7 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
       for (const CollectiveUse& use : c.backward_collectives) add(use, n);
       if (gathers_parameters(l)) {
         const GatherCollectives exchanged = gather_collectives(c, l);
-        for (const CollectiveUse& use : exchanged.gather) add(use, gathers_each_pass(l) ? 2 * n : n / m);
+        for (const CollectiveUse& use : exchanged.gather) add(use, gathers_each_pass(l) ? 2 * n - m * kept[k] : n / m);
         for (const CollectiveUse& use : exchanged.scatter) add(use, scatters_each_pass(l) ? n : 0);
       }
       for (double e : w.kinds[k].batch_reduces)

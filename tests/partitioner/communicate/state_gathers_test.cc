@@ -9,7 +9,9 @@
 #include "ir/graph/builder.h"
 #include "ir/graph/verify.h"
 #include "partitioner/communicate/bucket_gathers.h"
+#include "partitioner/communicate/keep_gathered.h"
 #include "partitioner/communicate/prefetch_gathers.h"
+#include "partitioner/communicate/regather_in_backward.h"
 #include "partitioner/localize/localize.h"
 #include "tests/partitioner/support/random_model.h"
 
@@ -129,6 +131,31 @@ TEST(PrefetchGathers, OfWhatIsWhole_ChangeNothing) {
   prefetch_gathers(program, 1);
   EXPECT_EQ(gathered_bytes(program.graph), 0);
   for (size_t n = 0; n < graph.nodes.size(); ++n) EXPECT_EQ(program.graph.nodes[n].op, graph.nodes[n].op);
+}
+
+// As much as backward would have at hand at once.
+TEST(KeepGathered, BackwardReadsWhatTheEndOfForwardGathered) {
+  LocalProgram made = stored_in_parts();
+  regather_in_backward(made, {0});
+  const size_t forward = gathers_of(made.graph, Segment::kForward).size();
+  const int64_t largest = largest_gathered(made.graph);
+  size_t before = 0, most = 0;
+  for (int64_t blocks : {-1, 0, 1, 100}) {  // -1: as it is made
+    LocalProgram program = made;
+    if (blocks >= 0) keep_gathered(program, blocks);
+    ASSERT_TRUE(verify(program.graph, Phase::kRank).ok()) << verify(program.graph, Phase::kRank);
+    const size_t again = gathers_of(program.graph, Segment::kBackward).size();
+    EXPECT_EQ(gathers_of(program.graph, Segment::kForward).size(), forward);
+    if (blocks < 0) {
+      most = again;
+    } else {
+      EXPECT_LT(again, before) << blocks;
+      EXPECT_LE(gathered_bytes(program.graph), std::max(gathered_bytes(made.graph), (1 + blocks) * largest)) << blocks;
+    }
+    before = again;
+  }
+  EXPECT_GT(most, 3u);
+  EXPECT_EQ(before, 0u);
 }
 
 TEST(BucketGathers, OneForEachBlockAndPass) {

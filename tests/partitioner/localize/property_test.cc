@@ -15,6 +15,7 @@
 #include "ir/text/print.h"
 #include "partitioner/communicate/bucket.h"
 #include "partitioner/communicate/bucket_gathers.h"
+#include "partitioner/communicate/keep_gathered.h"
 #include "partitioner/communicate/level_sums.h"
 #include "partitioner/communicate/prefetch_gathers.h"
 #include "partitioner/communicate/regather_in_backward.h"
@@ -267,6 +268,7 @@ std::string fault(const Case& c) {
     }
     if (!axes.samples.empty()) sum_in_levels(stage, {axes.samples[0]}, /*least=*/0);
     bucket_collectives(stage, BucketSizes::all(1 << 12));
+    keep_gathered(stage, c.prefetched);
     bucket_gathers(stage, BucketSizes::all(1 << 12));
     prefetch_gathers(stage, c.prefetched);
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
