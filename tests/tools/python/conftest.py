@@ -22,3 +22,10 @@ def points():
     draw = np.random.default_rng(0)
     x = draw.normal(size=(64, 16)).astype(np.float32)
     return {"x": x, "target": np.abs(x[:, :4]).argmax(axis=1)}
+
+
+@pytest.fixture(scope="session")
+def images():
+    torch = pytest.importorskip("torch")
+    draw = torch.Generator().manual_seed(1)
+    return {"x": torch.randn(32, 3, 8, 8, generator=draw), "target": torch.randint(0, 5, (32,), generator=draw)}

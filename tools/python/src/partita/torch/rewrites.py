@@ -62,6 +62,7 @@ def rewritten(graph: Any) -> Any:
     """The captured program with such operators written out."""
     _fix_strides(graph.graph)
     _stop_at_padding(graph.graph)
+    _divide_complex(graph.graph)
     table = {
         torch.ops.aten.log_sigmoid.default: _log_sigmoid,
         torch.ops.aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy,
@@ -104,6 +105,49 @@ def _stop_at_padding(graph: Any) -> None:
             made.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
         found.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(found, delete_user_cb=lambda user: user not in (constant, found))
+
+
+def _divide_complex(graph: Any) -> None:
+    """Writes what moves complex numbers or scales them as the same of their two parts, a last dimension; the exporter has it for real ones alone."""
+    aten = torch.ops.aten
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not _is_complex(node):
+            continue
+        x, *rest = node.args
+        if node.target is aten.mul.Tensor and not _is_complex(x):
+            x, rest = rest[0], [x]
+        rank = x.meta["val"].dim() if _is_complex(x) else 0
+        if node.target is aten.unsqueeze.default:
+            rest = [rest[0] % (rank + 1)]
+        elif node.target is aten.select.int:
+            rest = [rest[0] % rank, rest[1]]
+        elif node.target is aten.expand.default:
+            rest = [[*rest[0], 2]]
+        elif node.target is aten.repeat.default:
+            rest = [[*rest[0], 1]]
+        elif node.target not in (aten.mul.Tensor, aten.div.Tensor) or _is_complex(rest[0]) or not _is_complex(x):
+            continue
+        made = []
+        with graph.inserting_before(node):
+
+            def call(target: Any, *arguments: Any) -> Any:
+                made.append(graph.call_function(target, arguments))
+                return made[-1]
+
+            if node.target in (aten.mul.Tensor, aten.div.Tensor) and isinstance(rest[0], torch.fx.Node):
+                rest = [call(aten.unsqueeze.default, rest[0], -1)]
+            call(aten.view_as_complex.default, call(node.target, call(aten.view_as_real.default, x), *rest))
+        for one in made:
+            one.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
+        made[-1].meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(made[-1])
+        graph.erase_node(node)
+
+
+def _is_complex(of: Any) -> bool:
+    """Whether it is a node whose value is a complex tensor."""
+    value = of.meta.get("val") if isinstance(of, torch.fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def _log_sigmoid(self: torch.Tensor) -> torch.Tensor:

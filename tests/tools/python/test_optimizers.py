@@ -1,0 +1,200 @@
+"""Optimizers, schedules and averages of torch: the recipes they become, and their states."""
+
+import copy
+import importlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import partita
+
+torch = pytest.importorskip("torch", reason="torch is not installed (tools/python/test --torch)")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.optim import lr_scheduler as schedulers  # noqa: E402
+
+from beside_torch import first, largest_difference, train_with_torch  # noqa: E402
+
+
+def test_optimizers_become_recipes():
+    weight, bias = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
+    adamw = torch.optim.AdamW([{"params": [("w", weight)], "weight_decay": 0.1}, {"params": [("b", bias)], "weight_decay": 0.0}], lr=1e-3)
+    keys = partita.Recipe.from_torch(adamw, clip=1.0, autocast=torch.bfloat16).keys
+    assert keys["optimizer"] == {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "no_decay": ["b"]}
+    assert (keys["clip_grad_norm"], keys["precision"]) == (1.0, "bf16")
+    with pytest.raises(partita.PartitaError, match="NAdam has no counterpart"):
+        partita.Recipe.from_torch(torch.optim.NAdam([weight]))
+    with pytest.raises(partita.PartitaError, match="amsgrad=True"):
+        partita.Recipe.from_torch(torch.optim.Adam([weight], amsgrad=True))
+    with pytest.raises(partita.PartitaError, match="group 1 needs names"):
+        partita.Recipe.from_torch(torch.optim.SGD([{"params": [weight]}, {"params": [bias], "lr": 1.0}], lr=0.1))
+
+
+def _grouped(kind, module, **own):
+    """The first layer's weight and all vectors have something of their own."""
+    named = dict(module.named_parameters())
+    vectors = [(n, p) for n, p in named.items() if p.ndim == 1]
+    groups = [{"params": [("3.weight", named["3.weight"])]}, {"params": [("1.weight", named["1.weight"])], "lr": 0.002, **own},
+              {"params": vectors, "weight_decay": 0.0, "lr": 0.03}]
+    return kind(groups, lr=0.01, weight_decay=0.1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: torch.optim.RMSprop(m.parameters(), weight_decay=0.1, eps=1e-4),
+        lambda m: torch.optim.RMSprop(m.parameters(), momentum=0.9, centered=True, eps=1e-4, lr=1e-3),
+        lambda m: torch.optim.Adafactor(m.parameters(), weight_decay=0.1),
+        lambda m: torch.optim.Adafactor(m.parameters(), eps=(1e-4, 0.1), d=1.5, beta2_decay=-0.5, lr=0.5),
+        lambda m: _grouped(torch.optim.AdamW, m, betas=(0.8, 0.99)),
+        lambda m: _grouped(torch.optim.SGD, m, momentum=0.5),
+    ],
+)
+def test_other_optimizers_and_groups_are_torchs(images, make):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 5))
+    reference = copy.deepcopy(module)
+    optimizer = make(reference)
+    scheduler = schedulers.StepLR(optimizer, 2, 0.5)
+    recipe = partita.Recipe.from_torch(optimizer, scheduler)
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), recipe, ranks=2, like="zero3")
+    program.train({("input" if k == "x" else k): v for k, v in images.items()}, 4)
+    train_with_torch(reference, optimizer, images, F.cross_entropy, 4, scheduler)
+    program.load_into(module)
+    assert largest_difference(module, reference) < 2e-6
+    states = copy.deepcopy(optimizer.state_dict()["state"])
+    program.optimizer_state_into(optimizer, reference)
+    for k, of in optimizer.state_dict()["state"].items():
+        torch.testing.assert_close(of, states[k], rtol=1e-3, atol=1e-5, check_dtype=False)
+
+
+class _WithoutBfloat16:
+    """torch, whose bfloat16 is float32: Muon rounds to it."""
+
+    def __getattr__(self, name):
+        return torch.float32 if name == "bfloat16" else getattr(torch, name)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_muon_beside_adamw_is_torchs(images, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("torch.optim._muon"), "torch", _WithoutBfloat16())
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5))
+    reference = copy.deepcopy(module)
+    named = dict(reference.named_parameters())
+    rest = [n for n in named if n.endswith("bias")]
+    muon = torch.optim.Muon([{"params": [("1.weight", named["1.weight"])]}, {"params": [("3.weight", named["3.weight"])], "lr": 0.01, "nesterov": False}],
+                            lr=0.02, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW([{"params": [(n, named[n]) for n in rest], "weight_decay": 0.0}, {"params": [("5.weight", named["5.weight"])], "lr": 1e-3}], lr=0.002)
+    recipe = partita.Recipe.from_torch([muon, adamw])
+    assert recipe.keys["optimizer"]["adamw"]["match"] == [*rest, "5.weight"]
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), recipe, ranks=2, like="zero3")
+    program.train({("input" if k == "x" else k): v for k, v in images.items()}, 4)
+    for k in range(4):
+        adamw.zero_grad()
+        train_with_torch(reference, muon, {name: v[8 * k :] for name, v in images.items()}, F.cross_entropy, 1)
+        adamw.step()
+    program.load_into(module)
+    assert largest_difference(module, reference) < 1e-5
+    states = [copy.deepcopy(o.state_dict()["state"]) for o in (muon, adamw)]
+    program.optimizer_state_into([muon, adamw], reference)
+    for optimizer, before in zip((muon, adamw), states):
+        for k, of in optimizer.state_dict()["state"].items():
+            torch.testing.assert_close(of, before[k], rtol=1e-3, atol=1e-5, check_dtype=False)
+    with pytest.raises(partita.PartitaError, match=r"\[Muon, AdamW\] has a counterpart, found \[AdamW, Muon\]"):
+        partita.Recipe.from_torch([adamw, muon])
+
+
+class _AdamW8bit(torch.optim.Optimizer):
+    """What bitsandbytes' AdamW8bit is to the package, which knows it by its name."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1})
+        self.args = SimpleNamespace(optim_bits=8)
+
+    def init_state(self, group, parameter, group_index, index):
+        self.state[parameter]["qmap1"] = torch.zeros(256)
+
+
+_AdamW8bit.__module__, _AdamW8bit.__name__ = "bitsandbytes.optim.adamw", "AdamW8bit"
+
+
+def test_8_bit_states_go_both_ways(images, tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.Tanh(), nn.Linear(64, 5))
+    optimizer = _AdamW8bit(module.parameters())
+    recipe = partita.Recipe.from_torch(optimizer)
+    assert recipe.keys["optimizer"] == {"kind": "adamw_8bit", "lr": 0.01, "betas": [0.9, 0.99], "eps": 1e-6, "weight_decay": 0.1}
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), recipe)
+    program.train({("input" if k == "x" else k): v for k, v in images.items()}, 1)
+    program.optimizer_state_into(optimizer, module)
+    weight, bias = optimizer.state[module[1].weight], optimizer.state[module[1].bias]
+    assert weight["state1"].dtype == torch.uint8 and weight["state1"].shape == (64, 192)
+    assert weight["absmax2"].shape == (48,) and weight["absmax2"].min() > 0
+    assert bias["state1"].dtype == torch.float32 and "absmax1" not in bias
+    again = partita.compile(partita.export(module, first(images), F.cross_entropy), recipe)
+    again.optimizer_state_from(optimizer, module)
+    again.train({("input" if k == "x" else k): v for k, v in images.items()}, 1)
+    other = _AdamW8bit(module.parameters())
+    again.optimizer_state_into(other, module)
+    # It went on from there, with the same gradient: 0.9 m + 0.1 g, where m is 0.1 g to the rounding of its code.
+    torch.testing.assert_close(other.state[module[1].weight]["absmax1"], 1.9 * weight["absmax1"], rtol=2e-2, atol=0)
+    assert other.state[module[1].bias]["step"] == 2 and "qmap1" in other.state[module[1].weight]
+
+
+def test_averages_are_those_of_swa_utils(images):
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
+    reference = copy.deepcopy(module)
+    averages = AveragedModel(reference, multi_avg_fn=get_ema_multi_avg_fn(0.75))
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.5)
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), partita.Recipe.from_torch(optimizer, ema={"decay": 0.75}), ranks=2)
+    program.train({("input" if k == "x" else k): v for k, v in images.items()}, 3)
+    for k in range(3):
+        train_with_torch(reference, optimizer, {name: v[8 * k :] for name, v in images.items()}, F.cross_entropy, 1)
+        averages.update_parameters(reference)
+    program.load_into(module, ema=True)
+    assert largest_difference(module, averages.module) < 1e-6
+
+
+def _warm(optimizer, decay):
+    return schedulers.SequentialLR(optimizer, [schedulers.LinearLR(optimizer, 1 / 3, 1, 2), decay], [3])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: schedulers.CosineAnnealingLR(o, 6, 0.01),
+        lambda o: schedulers.LinearLR(o, 1, 0.1, 6),
+        lambda o: schedulers.PolynomialLR(o, 6, 2.5),
+        lambda o: schedulers.OneCycleLR(o, 0.1, 7, cycle_momentum=False),
+        lambda o: schedulers.OneCycleLR(o, 0.1, 7, pct_start=0.4, anneal_strategy="linear", cycle_momentum=False, div_factor=5, three_phase=True),
+        lambda o: schedulers.StepLR(o, 2, 0.5),
+        lambda o: schedulers.MultiStepLR(o, [2, 5, 5], 0.5),
+        lambda o: schedulers.ExponentialLR(o, 0.9),
+        lambda o: _warm(o, schedulers.CosineAnnealingLR(o, 4, 0.01)),
+        lambda o: _warm(o, schedulers.MultiStepLR(o, [1, 3], 0.5)),
+    ],
+)
+def test_schedulers_become_schedules(mlp, points, make):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    scheduler = make(optimizer)
+    program = partita.compile(mlp, partita.Recipe.from_torch(optimizer, scheduler, loss={"kind": "cross_entropy"}, batch={"global": 8}))
+    rates = []
+    for _ in range(7):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    np.testing.assert_allclose([m.lr for m in program.train(points, 7)], rates, rtol=1e-5, atol=1e-9)
+
+
+def test_other_schedulers_are_refused():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    with pytest.raises(partita.PartitaError, match="LambdaLR has no counterpart"):
+        partita.Recipe.from_torch(optimizer, schedulers.LambdaLR(optimizer, lambda t: 0.5**t))
+    with pytest.raises(partita.PartitaError, match=r"a warm-up over 3 steps is lr \* \(t \+ 1\) / 3"):
+        parts = [schedulers.LinearLR(optimizer, 0.1, 1, 3), schedulers.CosineAnnealingLR(optimizer, 4)]
+        partita.Recipe.from_torch(optimizer, schedulers.SequentialLR(optimizer, parts, [3]))
