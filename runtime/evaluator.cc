@@ -57,23 +57,22 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::open(const EvaluateOptions
 }
 
 std::vector<NamedMetric> named_metrics(const Program& program) {
-  constexpr std::string_view kMean = "metric/mean/", kSum = "metric/sum/";
   std::vector<NamedMetric> out;
   for (const ProgramOutput& o : program.outputs) {
-    if (o.name.starts_with(kMean)) out.push_back({o.name, o.name.substr(kMean.size()), false});
-    if (o.name.starts_with(kSum)) out.push_back({o.name, o.name.substr(kSum.size()), true});
+    if (std::optional<MetricOutput> metric = read_metric_output(o.name)) out.push_back({o.name, *std::move(metric)});
   }
   return out;
 }
 
 void Evaluator::name_metrics(StepMetrics& step) const {
-  for (const NamedMetric& metric : metrics_) step.named.emplace_back(cat("evaluation_", metric.name), std::nullopt);
+  for (const NamedMetric& metric : metrics_)
+    step.named.emplace_back(cat("evaluation_", metric.metric.name), std::nullopt);
 }
 
 absl::Status Evaluator::run(StepMetrics& step) {
   PARTITA_RETURN_IF_ERROR(inputs_->start(0, batches_));
   double sum = 0;
-  std::vector<double> sums(metrics_.size());
+  std::vector<double> values(metrics_.size());
   for (int64_t k = 0; k < batches_; ++k) {
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(k));
     PARTITA_RETURN_IF_ERROR(clear_accumulators(*executor_));
@@ -82,11 +81,16 @@ absl::Status Evaluator::run(StepMetrics& step) {
     }));
     inputs_->give_back(std::move(batch));
     sum += scalar_output(*executor_, "loss").value_or(0);
-    for (size_t m = 0; m < sums.size(); ++m) sums[m] += scalar_output(*executor_, metrics_[m].output).value_or(0);
+    for (size_t m = 0; m < values.size(); ++m) {
+      const double value = scalar_output(*executor_, metrics_[m].output).value_or(0);
+      values[m] = metrics_[m].metric.reduction == MetricReduction::kLast ? value : values[m] + value;
+    }
   }
-  for (size_t m = 0; m < sums.size(); ++m)
-    step.named[step.named.size() - sums.size() + m].second =
-        metrics_[m].sum ? sums[m] : sums[m] / static_cast<double>(batches_);
+  for (size_t m = 0; m < values.size(); ++m) {
+    const bool mean = metrics_[m].metric.reduction == MetricReduction::kMean;
+    step.named[step.named.size() - values.size() + m].second =
+        mean ? values[m] / static_cast<double>(batches_) : values[m];
+  }
   // Whatever is decided by it is decided by one number.
   std::string bytes(8, '\0');
   const double mean = sum / static_cast<double>(batches_);

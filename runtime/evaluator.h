@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/metric_output.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/input_stage.h"
@@ -25,10 +26,10 @@ struct EvaluateOptions {
   double min_gain = 0;
 };
 
-// An output of a program that a recipe's metric is: "metric/mean/NAME" or "metric/sum/NAME".
+// An output of a program that a recipe's metric is.
 struct NamedMetric {
-  std::string output, name;
-  bool sum = false;
+  std::string output;
+  MetricOutput metric;
 };
 std::vector<NamedMetric> named_metrics(const Program& program);
 
@@ -42,7 +43,7 @@ class Evaluator {
   // Adds the metrics of an evaluation to those of a step, without their values.
   void name_metrics(StepMetrics& step) const;
   // Collective: the mean loss over the batches, the same on all ranks, and the metrics that name_metrics() named, as
-  // this rank has them: the mean or, of those that are sums, the sum over the batches.
+  // this rank has them: of the batches the mean, the sum or the last, as each metric's reduction says.
   absl::Status run(StepMetrics& step);
   // Takes up an evaluation's loss: whether it is the best so far, and whether training should end.
   bool improves(double loss);

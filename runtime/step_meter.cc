@@ -78,7 +78,7 @@ StepMetrics StepMeter::outputs(int64_t step) const {
   m.grad_norm = scalar("grad_norm");
   m.loss_scale = scalar("loss_scale");
   m.skipped = scalar("skipped").value_or(0) != 0;
-  for (const NamedMetric& metric : named_) m.named.emplace_back(metric.name, scalar(metric.output));
+  for (const NamedMetric& metric : named_) m.named.emplace_back(metric.metric.name, scalar(metric.output));
   int64_t bytes = 0;  // of the device, where there is one
   for (int r = 0; r < kRegions; ++r) {
     if (!needs_device(program) || !in_host_memory(static_cast<Region>(r))) bytes += program.region_bytes[r];

@@ -10,7 +10,7 @@
 
 #include "base/atomic_file.h"
 #include "base/cat.h"
-#include "base/philox.h"
+#include "base/math/philox.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"

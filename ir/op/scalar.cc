@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/philox.h"
+#include "base/math/philox.h"
 #include "base/status.h"
 #include "ir/op/scalar_points.h"
 

@@ -14,6 +14,7 @@
 #include "base/dtype.h"
 #include "base/enum_names.h"
 #include "base/kinds.h"
+#include "base/metric_output.h"
 #include "ir/recipe/bucket_sizes.h"
 #include "ir/recipe/glob.h"
 
@@ -139,11 +140,11 @@ struct LossRecipe {
 // A number that is reported beside the loss, of training and of evaluation.
 struct MetricRecipe {
   MetricKind kind = MetricKind::kOutput;
-  std::string output;                   // of the graph: the number, or what it is made of
-  std::string target = "target";        // kAccuracy: as a loss has it
-  int64_t ignore_index = -100;          // kAccuracy
-  int64_t top = 1;                      // kAccuracy: the target is among so many classes of the highest scores
-  Reduction reduce = Reduction::kMean;  // over elements and runs
+  std::string output;             // of the graph: the number, or what it is made of
+  std::string target = "target";  // kAccuracy: as a loss has it
+  int64_t ignore_index = -100;    // kAccuracy
+  int64_t top = 1;                // kAccuracy: the target is among so many classes of the highest scores
+  MetricReduction reduce = MetricReduction::kMean;  // over elements and runs
   bool operator==(const MetricRecipe&) const = default;
 };
 

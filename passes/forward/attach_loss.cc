@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/cat.h"
+#include "base/metric_output.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
@@ -38,15 +39,19 @@ absl::StatusOr<Graph> attach_loss(const Graph& graph, const PassContext& context
   for (const LossRecipe& loss : losses) {
     b.context() = {.segment = Segment::kForward, .origin = b.origin(cat("loss '", enum_name(loss.kind), "'"))};
     PARTITA_ASSIGN_OR_RETURN(ValueId value, loss_value(scope, loss));
-    if (losses.size() > 1) outputs.push_back({metric_output(loss.reduction, cat("loss_", loss.name)), value});
+    if (losses.size() > 1) {
+      const bool sum = loss.reduction == Reduction::kSum;
+      outputs.push_back(
+          {metric_output({sum ? MetricReduction::kSum : MetricReduction::kMean, cat("loss_", loss.name)}), value});
+    }
     if (loss.weight != 1) value = b.scale(value, loss.weight);
     if (total != kNoValue && b.dtype(total) != b.dtype(value)) value = b.cast(value, b.dtype(total));
     total = total == kNoValue ? value : b.add(total, value);
   }
   for (const auto& [name, metric] : context.recipe.metrics) {
     b.context() = {.segment = Segment::kForward, .origin = b.origin(cat("metric '", name, "'"))};
-    PARTITA_ASSIGN_OR_RETURN(const ValueId value, metric_value(scope, name, metric));
-    const std::string output = metric_output(metric.reduce, name);
+    PARTITA_ASSIGN_OR_RETURN(const ValueId value, metric_value(scope, name, metric, context.micro_batches));
+    const std::string output = metric_output({metric.reduce, name});
     if (std::any_of(outputs.begin(), outputs.end(), [&](const GraphOutput& o) { return o.name == output; }))
       return absl::InvalidArgumentError(cat("metrics.", name, ": expected another name than that of a loss's term"));
     outputs.push_back({output, value});

@@ -3,6 +3,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "ir/graph/dependence.h"
 #include "passes/forward/join_teacher.h"
 
 namespace partita {
@@ -222,6 +223,24 @@ absl::StatusOr<ValueId> accuracy(const LossScope& scope, const std::string& key,
   return normalized(b, Reduction::kMean, b.cast(right, DType::kF32), b.cast(classes.counted, DType::kF32));
 }
 
+ValueId micro_batch(Builder& b) {
+  for (const GraphInput& in : b.graph().inputs)
+    if (in.kind == InputKind::kMicroBatch) return in.value;
+  return b.input("partita.micro_batch", {DType::kI64, {}}, InputKind::kMicroBatch);
+}
+
+// The last element of those of all runs, in the order of the samples: 0 in all runs but the one that has it. Elements
+// are numbered through the step, so that a split program finds the serial one's.
+ValueId last_element(Builder& b, ValueId v, int64_t micro_batches) {
+  const Shape shape = b.shape(v);
+  const int64_t count = elements(shape);
+  const ValueId iota = b.emit("iota", {}, {{"size", count}, {"to", DType::kI64}});
+  const ValueId before = b.scale(micro_batch(b), static_cast<double>(count));
+  const ValueId number = b.add(b.reshape(iota, shape), b.broadcast_to(before, shape));
+  const ValueId last = b.emit("eq", {number, b.scalar(DType::kI64, static_cast<double>(micro_batches * count - 1))});
+  return b.reduce_sum(b.select(last, v, b.scalar(b.dtype(v), 0)), all_dims(b, v), false);
+}
+
 }  // namespace
 
 absl::StatusOr<ValueId> loss_value(const LossScope& scope, const LossRecipe& loss) {
@@ -254,18 +273,24 @@ absl::StatusOr<ValueId> loss_value(const LossScope& scope, const LossRecipe& los
   return elementwise_loss(b, loss, output.value, target);
 }
 
-absl::StatusOr<ValueId> metric_value(const LossScope& scope, const std::string& name, const MetricRecipe& metric) {
+absl::StatusOr<ValueId> metric_value(const LossScope& scope, const std::string& name, const MetricRecipe& metric,
+                                     int64_t micro_batches) {
   const std::string key = cat("metrics.", name);
   if (metric.kind == MetricKind::kAccuracy) return accuracy(scope, key, metric);
   PARTITA_ASSIGN_OR_RETURN(const GraphOutput output, find_output(scope, key + ".output", metric.output));
   Builder& b = scope.b;
   const DType dtype = b.dtype(output.value);
   const ValueId floats = is_float(dtype) ? output.value : b.cast(output.value, DType::kF32);
-  return b.reshape(reduced(b, metric.reduce, floats), {});
-}
-
-std::string metric_output(Reduction reduce, const std::string& name) {
-  return cat("metric/", enum_name(reduce), "/", name);
+  if (metric.reduce == MetricReduction::kLast) {
+    if (b.rank(floats) == 0 && Dependence(b.graph()).on_data(floats))
+      return absl::InvalidArgumentError(
+          cat(key, ".reduce: last: ", quote(output.name, 100),
+              " is one number of several samples, and of which depends on how a step is divided; give a number for "
+              "each sample, or take the mean"));
+    return b.reshape(last_element(b, floats, micro_batches), {});
+  }
+  const bool sum = metric.reduce == MetricReduction::kSum;
+  return b.reshape(reduced(b, sum ? Reduction::kSum : Reduction::kMean, floats), {});
 }
 
 }  // namespace partita

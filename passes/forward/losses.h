@@ -20,10 +20,9 @@ struct LossScope {
 // takes, and where the model's input cannot be the targets.
 absl::StatusOr<ValueId> loss_value(const LossScope& scope, const LossRecipe& loss);
 
-// A float scalar; the errors are those of a loss.
-absl::StatusOr<ValueId> metric_value(const LossScope& scope, const std::string& name, const MetricRecipe& metric);
-
-// "metric/REDUCTION/NAME": what the graph's output of a metric is called, from which its reader has both.
-std::string metric_output(Reduction reduce, const std::string& name);
+// A float scalar of a run of the graph, one of `micro_batches` in a step; of the last element of all runs, 0 in the
+// others. The errors are those of a loss; besides, InvalidArgument for the last of a scalar that is made of samples.
+absl::StatusOr<ValueId> metric_value(const LossScope& scope, const std::string& name, const MetricRecipe& metric,
+                                     int64_t micro_batches);
 
 }  // namespace partita

@@ -1,7 +1,7 @@
 #include "passes/training/accumulate.h"
 
 #include "base/cat.h"
-#include "passes/forward/losses.h"
+#include "base/metric_output.h"
 
 namespace partita {
 
@@ -26,8 +26,10 @@ std::vector<GraphOutput> reported_of_step(Builder& b, const PassContext& context
   std::vector<GraphOutput> outputs = b.graph().outputs;
   for (size_t k = 0; k < outputs.size(); ++k) {
     GraphOutput& o = outputs[k];
-    const bool sum = o.name.starts_with(metric_output(Reduction::kSum, ""));
-    const double share = k == 0 ? share_of_run(context) : sum ? 1 : 1 / static_cast<double>(context.micro_batches);
+    const auto metric = read_metric_output(o.name);
+    const bool mean = metric && metric->reduction == MetricReduction::kMean;
+    // Of a sum, all of each run; of the last, 0 but for one run.
+    const double share = k == 0 ? share_of_run(context) : mean ? 1 / static_cast<double>(context.micro_batches) : 1;
     if (share != 1) o.value = b.scale(o.value, share);
     if (context.accumulate) o.value = accumulate(b, context, o.name, {}, o.value);
   }

@@ -10,7 +10,7 @@
 #include "base/cat.h"
 #include "base/checksum.h"
 #include "base/float16.h"
-#include "base/philox.h"
+#include "base/math/philox.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/checkpoint/tensor_owners.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "base/philox.h"
+#include "base/math/philox.h"
 
 namespace partita {
 namespace {

@@ -8,7 +8,7 @@
 #include <queue>
 #include <utility>
 
-#include "base/philox.h"
+#include "base/math/philox.h"
 
 namespace partita {
 namespace {

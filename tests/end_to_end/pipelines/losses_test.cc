@@ -122,15 +122,16 @@ constexpr const char* kTerms =
     "- {kind: output, output: norm, weight: 0.1}\n";
 constexpr const char* kMetrics =
     "metrics:\n  m_top2: {kind: accuracy, output: logits, top: 2}\n  m_norm: {output: norm}\n"
-    "  m_sum: {output: text, reduce: sum}\n";
+    "  m_sum: {output: text, reduce: sum}\n"
+    "  m_last: {output: text, reduce: last}\n";
 
 TEST_F(Losses, OfSeveralTermsAndATeacher_AreOneRanks) {
   recipe(cat("loss:\n", kTerms, "- {kind: kl, output: logits, teacher: ", out_ / "teacher.onnx",
              ", temperature: 2, weight: 0.5}\n", kMetrics));
   expect_alike({"--ranks 4 --pin data=2 --pin tensor=2", "--ranks 2 --like zero3 --pin micro_batch=2",
                 "--ranks 2 --pin pipeline=2 --pin micro_batch=4"},
-               {"loss", "loss_labels", "loss_output", "loss_kl", "m_top2", "m_norm", "m_sum", "evaluation_loss",
-                "evaluation_m_top2", "evaluation_loss_kl", "evaluation_m_sum"});
+               {"loss", "loss_labels", "loss_output", "loss_kl", "m_top2", "m_norm", "m_sum", "m_last",
+                "evaluation_loss", "evaluation_m_top2", "evaluation_loss_kl", "evaluation_m_sum", "evaluation_m_last"});
 }
 
 // Eight samples at once, of a graph that was exported with four.

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/philox.h"
+#include "base/math/philox.h"
 #include "ir/op/op_def.h"
 
 namespace partita {

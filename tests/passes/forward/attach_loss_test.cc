@@ -261,6 +261,24 @@ TEST(AttachLoss, Accuracy_OfNoNumbers) {
   EXPECT_EQ(r.at("metric/mean/a"), 0);
 }
 
+// Of the last of three runs, and nothing of the others.
+TEST(AttachLoss, LastOfAStep) {
+  PassContext context{
+      .recipe = *parse_recipe("loss: {output: scale}\nmetrics: {a: {output: counts, reduce: last}}", ""),
+      .training = {}};
+  context.micro_batches = 3;
+  const auto made = attach_loss(model(), context);
+  ASSERT_TRUE(made.ok()) << made.status();
+  for (const double run : {0, 1, 2}) {
+    const auto r = evaluated(*made, {{"logits", flat(some_rows(0))},
+                                     {"other", flat(some_rows(1))},
+                                     {"scale", {1}},
+                                     {"counts", {1, 2, 3, 4, 5}},
+                                     {"partita.micro_batch", {run}}});
+    EXPECT_EQ(r.at("metric/last/a"), run == 2 ? 5 : 0);
+  }
+}
+
 TEST(AttachLoss, Refusals) {
   const auto said = [](const std::string& recipe) {
     auto r = parse_recipe(recipe, "train.yaml");
@@ -282,6 +300,8 @@ TEST(AttachLoss, Refusals) {
               HasSubstr("metrics.a.output: the model has no output 'nothing'"));
   EXPECT_THAT(said("loss: {output: scale}\nmetrics: {a: {kind: accuracy, output: logits, top: 9}}"),
               HasSubstr("metrics.a.top: expected at most the 4 classes"));
+  EXPECT_THAT(said("loss: {output: scale}\nmetrics: {a: {output: scale, reduce: last}}"),
+              HasSubstr("metrics.a.reduce: last: 'scale' is one number of several samples"));
   EXPECT_THAT(said("loss: {output: scale}\nmetrics: {'a b': {output: scale}}"),
               HasSubstr("expected a name of letters"));
 }
