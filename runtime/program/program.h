@@ -151,7 +151,7 @@ struct ProgramInput {
 };
 
 struct ProgramOutput {
-  std::string name;  // "loss", "grad_norm", "lr", "metric/REDUCTION/NAME" (base/metric_output.h): scalars read after the step;
+  std::string name;  // "loss", "grad_norm", "lr", "metric/REDUCTION/NAME": scalars read after the step;
                      // "grad/NAME": a tensor, kept where the program was compiled to keep gradients
   Operand operand;
   Placement placement;

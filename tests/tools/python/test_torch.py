@@ -269,6 +269,12 @@ def test_complex_numbers_are_moved_about():
     partita.export(Rotated(), (torch.randn(4, 6, 8),), loss="output")  # holds its gradients against torch's
 
 
+def test_distributions_check_their_arguments_in_torch_alone():
+    torch.manual_seed(0)
+    batch = (torch.randn(8, 4), torch.randn(8, 1))
+    partita.export(nn.Linear(4, 2), batch, lambda o, t: -torch.distributions.Normal(o[:, :1], F.softplus(o[:, 1:])).log_prob(t).mean())
+
+
 def test_padding_and_what_is_detached_have_no_gradient():
     torch.manual_seed(0)
     module, ids = _Padded(), torch.tensor([[0, 1, 2], [0, 0, 3], [4, 5, 0], [1, 1, 0]])

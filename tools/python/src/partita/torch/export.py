@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
@@ -189,9 +191,22 @@ def _captured(step: nn.Module, values: list[torch.Tensor], names: list[str], dyn
             raise PartitaError(f"{stack.place(error)}: cannot be captured: {said[0]}") from error
 
 
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without the exporter's warnings: they are of its own parts, and of torchvision's operators where that is not installed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
 def _translated(graph: Any, names: list[str]) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own parts
+    with _silence():
         try:
             onnx = torch.onnx.export(graph, (), dynamo=True, optimize=False, input_names=names, output_names=["loss"], verbose=False,
                                      custom_translation_table=translations())  # fmt: skip

@@ -63,6 +63,7 @@ def rewritten(graph: Any) -> Any:
     _fix_strides(graph.graph)
     _stop_at_padding(graph.graph)
     _divide_complex(graph.graph)
+    _drop_assertions(graph.graph)
     table = {
         torch.ops.aten.log_sigmoid.default: _log_sigmoid,
         torch.ops.aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy,
@@ -105,6 +106,17 @@ def _stop_at_padding(graph: Any) -> None:
             made.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
         found.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(found, delete_user_cb=lambda user: user not in (constant, found))
+
+
+def _drop_assertions(graph: Any) -> None:
+    """Leaves out what only checks values, as torch.distributions does with its arguments: ONNX has no form for it."""
+    aten = torch.ops.aten
+    checks = (aten._assert_async.msg, aten._assert_async.default, aten._assert_tensor_metadata.default)
+    found = [n for n in graph.nodes if n.target in checks]
+    for node in found:
+        graph.erase_node(node)
+    if found:
+        graph.eliminate_dead_code()
 
 
 def _divide_complex(graph: Any) -> None:

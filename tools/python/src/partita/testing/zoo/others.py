@@ -16,6 +16,10 @@ def cases() -> list[Case]:
         Case("transformers.Whisper", _whisper, _speech),
         Case("transformers.Wav2Vec2 (classes)", _of_waves("Wav2Vec2"), _waves),
         Case("transformers.Hubert (classes)", _of_waves("Hubert"), _waves),
+        *(Case(f"transformers.{n} (classes)", _of_waves(n, **k), _waves) for n, k in _OF_WAVES.items()),
+        Case("transformers.Speech2Text", _speech_to_text, lambda n: {"input_features": torch.randn(n, 32, 16), "labels": torch.randint(3, 96, (n, 12))}),
+        Case("transformers.TimeSeriesTransformer", _forecaster("TimeSeriesTransformer"), _observed),
+        Case("transformers.Informer", _forecaster("Informer", attention_type="full"), _observed),
         Case("transformers.AST", _ast, lambda n: {"input_values": torch.randn(n, 32, 16), "labels": torch.randint(0, 3, (n,))}),
         Case("transformers.CLIP", _clip, _captioned, lambda output, batch: output.loss),
         Case("transformers.PatchTST", _patch_tst, _series),
@@ -45,13 +49,48 @@ def _speech(samples: int) -> dict[str, torch.Tensor]:
     return {"input_features": torch.randn(samples, 16, 32), "labels": torch.randint(3, 96, (samples, 12))}
 
 
-def _of_waves(name: str) -> Any:
+def _speech_to_text() -> nn.Module:
+    from transformers import Speech2TextConfig, Speech2TextForConditionalGeneration
+
+    return Speech2TextForConditionalGeneration(Speech2TextConfig(
+        vocab_size=96, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64,
+        decoder_ffn_dim=64, input_feat_per_channel=16, max_source_positions=64, max_target_positions=32, num_conv_layers=2, conv_channels=32,
+        pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2, use_cache=False))  # fmt: skip
+
+
+def _forecaster(name: str, **own: Any) -> Any:
+    """Its loss is the likelihood of a normal distribution: that of Student's t asks for the gamma function, which ONNX lacks."""
+
+    def make() -> nn.Module:
+        import transformers
+
+        config = getattr(transformers, name + "Config")(
+            prediction_length=4, context_length=8, lags_sequence=[1, 2], num_time_features=2, d_model=16, encoder_layers=1, decoder_layers=1,
+            encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, input_size=1, distribution_output="normal",
+            **own)  # fmt: skip
+        return getattr(transformers, name + "ForPrediction")(config)
+
+    return make
+
+
+def _observed(samples: int) -> dict[str, torch.Tensor]:
+    return {"past_values": torch.rand(samples, 10) + 1, "past_time_features": torch.randn(samples, 10, 2), "past_observed_mask": torch.ones(samples, 10),
+            "future_values": torch.rand(samples, 4) + 1, "future_time_features": torch.randn(samples, 4, 2)}  # fmt: skip
+
+
+_OF_WAVES: dict[str, dict[str, Any]] = {
+    "WavLM": {}, "UniSpeech": {}, "Data2VecAudio": dict(conv_pos_kernel_size=3), "SEW": dict(squeeze_factor=2),
+    "Wav2Vec2Conformer": dict(position_embeddings_type="relative", conv_depthwise_kernel_size=3),
+}  # fmt: skip
+
+
+def _of_waves(name: str, **own: Any) -> Any:
     def make() -> nn.Module:
         import transformers
 
         config = getattr(transformers, name + "Config")(
             **_SMALL, conv_dim=(8, 8), conv_stride=(5, 4), conv_kernel=(10, 4), num_feat_extract_layers=2, num_conv_pos_embeddings=4,
-            num_conv_pos_embedding_groups=2, apply_spec_augment=False, num_labels=3, classifier_proj_size=16, layerdrop=0.0)  # fmt: skip
+            num_conv_pos_embedding_groups=2, apply_spec_augment=False, num_labels=3, classifier_proj_size=16, layerdrop=0.0, **own)  # fmt: skip
         return getattr(transformers, name + "ForSequenceClassification")(config)
 
     return make

@@ -64,7 +64,7 @@ TRANSLATION: dict[str, dict[str, Any]] = {
     "MT5": dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0),
     "UMT5": dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0), "LED": {**_DECODER, "attention_window": 8},
     "Bart": _DECODER, "MBart": _DECODER, "Pegasus": _DECODER, "Marian": _DECODER, "BlenderbotSmall": _DECODER, "PLBart": _DECODER, "M2M100": _DECODER,
-    "BigBirdPegasus": {**_DECODER, "attention_type": "original_full"}, "PegasusX": {**_DECODER, "block_size": 8},
+    "BigBirdPegasus": {**_DECODER, "attention_type": "original_full"}, "PegasusX": {**_DECODER, "block_size": 8}, "Blenderbot": _DECODER,
 }  # fmt: skip
 _SUFFIX = {**dict.fromkeys(("GPT2", "OpenAIGPT", "CTRL", "XLNet"), "LMHeadModel"), "Gemma3": "ForCausalLM"}
 _CONFIG = {"Gemma3": "Gemma3TextConfig"}

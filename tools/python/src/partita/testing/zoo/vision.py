@@ -23,7 +23,9 @@ HUGGING_FACE: dict[str, dict[str, Any]] = {
     "FocalNet": dict(image_size=32, patch_size=2, embed_dim=16, depths=[1, 1], focal_levels=[1, 1], focal_windows=[3, 3]), "Bit": dict(embedding_size=8, hidden_sizes=[32, 32], depths=[1, 1], num_groups=4),
     "PvtV2": dict(image_size=32, hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 2]), "Dinov2WithRegisters": {**_VIT, "mlp_ratio": 2}, "SwiftFormer": {},
     "MobileNetV1": dict(depth_multiplier=0.25, min_depth=8), "MobileNetV2": dict(depth_multiplier=0.25, min_depth=8), "ViTMSN": _VIT, "Data2VecVision": _VIT,
+    "IJepa": _VIT, "Siglip": dict(vision_config=_VIT), "Pvt": dict(image_size=32, hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 2]),
 }  # fmt: skip
+VIDEOS: dict[str, dict[str, Any]] = {"VideoMAE": dict(tubelet_size=2), "Timesformer": {}, "Vivit": dict(tubelet_size=[2, 8, 8])}
 TIMM: dict[str, dict[str, Any]] = {
     "resnet18": {}, "resnext26ts": {}, "vit_tiny_patch16_224": dict(img_size=32, patch_size=8, depth=2), "convnext_atto": {}, "efficientnet_b0": {}, "mobilenetv3_small_050": {}, "mixer_s32_224": dict(img_size=64),
     "regnetx_002": {}, "deit_tiny_patch16_224": dict(img_size=32, patch_size=8, depth=2), "seresnext26d_32x4d": {}, "ghostnet_050": {}, "repvgg_a0": {}, "edgenext_xx_small": {}, "poolformer_s12": {},
@@ -35,6 +37,8 @@ TORCHVISION = ["resnet18", "vgg11_bn", "densenet121", "mnasnet0_5", "shufflenet_
 
 def cases() -> list[Case]:
     found = [Case(f"transformers.{n}", _of_transformers(n, k), _labelled) for n, k in HUGGING_FACE.items()]
+    found += [Case(f"transformers.{n}", _of_videos(n, k), _videos) for n, k in VIDEOS.items()]
+    found += [Case("transformers.Segformer (pixels)", _segmenter, _outlined)]
     found += [Case(f"timm.{n}", _of_timm(n, k), _images(k.get("img_size", 64)), _classified) for n, k in TIMM.items()]
     found += [Case(f"torchvision.{n}", _of_torchvision(n), _images(64), _classified) for n in TORCHVISION]
     found += [Case("diffusers.UNet2D", _unet, _noisy, lambda output, batch: F.mse_loss(output.sample, batch["noise"]))]
@@ -50,6 +54,30 @@ def _of_transformers(name: str, keys: dict[str, Any]) -> Any:
         return getattr(transformers, name + "ForImageClassification")(config)
 
     return make
+
+
+def _of_videos(name: str, keys: dict[str, Any]) -> Any:
+    def make() -> nn.Module:
+        import transformers
+
+        config = getattr(transformers, name + "Config")(**{**_VIT, **keys, "num_frames": 4, "num_labels": CLASSES})
+        return getattr(transformers, name + "ForVideoClassification")(config)
+
+    return make
+
+
+def _videos(samples: int) -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.randn(samples, 4, 3, 32, 32), "labels": torch.randint(0, CLASSES, (samples,))}
+
+
+def _segmenter() -> nn.Module:
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    return SegformerForSemanticSegmentation(SegformerConfig(**HUGGING_FACE["Segformer"], num_labels=CLASSES))
+
+
+def _outlined(samples: int) -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.randn(samples, 3, 32, 32), "labels": torch.randint(0, CLASSES, (samples, 32, 32))}
 
 
 def _of_timm(name: str, keys: dict[str, Any]) -> Any:
