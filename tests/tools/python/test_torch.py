@@ -269,6 +269,12 @@ def test_complex_numbers_are_moved_about():
     partita.export(Rotated(), (torch.randn(4, 6, 8),), loss="output")  # holds its gradients against torch's
 
 
+def test_distances_of_all_pairs():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    partita.export(module, (torch.randn(4, 6, 3),) * 2, lambda o, t: (torch.cdist(o, o) + torch.cdist(o.squeeze(1), t, p=1.0)).mean())
+
+
 def test_distributions_check_their_arguments_in_torch_alone():
     torch.manual_seed(0)
     batch = (torch.randn(8, 4), torch.randn(8, 1))

@@ -64,8 +64,10 @@ def rewritten(graph: Any) -> Any:
     _stop_at_padding(graph.graph)
     _divide_complex(graph.graph)
     _drop_assertions(graph.graph)
+    _drop_idle_squeezes(graph.graph)
     table = {
         torch.ops.aten.log_sigmoid.default: _log_sigmoid,
+        torch.ops.aten.cdist.default: _cdist,
         torch.ops.aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy,
     }
     if any(n.target is _CROSS_ENTROPY and _loses(n) for n in graph.graph.nodes):
@@ -119,6 +121,16 @@ def _drop_assertions(graph: Any) -> None:
         graph.eliminate_dead_code()
 
 
+def _drop_idle_squeezes(graph: Any) -> None:
+    """Leaves out a squeeze of a dimension that is not 1, which does nothing in torch and is wrong in ONNX."""
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.squeeze.dim:
+            size = node.args[0].meta["val"].shape[node.args[1]] if node.args[0].meta["val"].dim() > 0 else 1
+            if isinstance(size, int) and size != 1:
+                node.replace_all_uses_with(node.args[0])
+                graph.erase_node(node)
+
+
 def _divide_complex(graph: Any) -> None:
     """Writes what moves complex numbers or scales them as the same of their two parts, a last dimension; the exporter has it for real ones alone."""
     aten = torch.ops.aten
@@ -165,6 +177,16 @@ def _is_complex(of: Any) -> bool:
 def _log_sigmoid(self: torch.Tensor) -> torch.Tensor:
     """Without the exporter's log(sigmoid(x)), which is -inf from x = -104 on."""
     return torch.minimum(self, torch.zeros_like(self)) - torch.log(torch.exp(-torch.abs(self)) + 1)
+
+
+def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float = 2.0, compute_mode: Optional[int] = None) -> torch.Tensor:
+    """Distances of all pairs of rows; where they are 0, so is the gradient, as in torch."""
+    apart = torch.abs(x1.unsqueeze(-2) - x2.unsqueeze(-3))
+    if p == 1:
+        return apart.sum(-1)
+    powers = apart.pow(p).sum(-1)
+    equal = powers == 0
+    return torch.where(equal, torch.zeros_like(powers), torch.where(equal, torch.ones_like(powers), powers).pow(1 / p))
 
 
 def _binary_cross_entropy(
