@@ -129,3 +129,6 @@ class SlurmCase(HostsCase):
     def do_host(self, victim, host, its, begin):
         """Where that takes the job's script with it, Slurm alone can say what was lost."""
         super().do_host(victim, host, None if host.name == self.supervisor.first_host() else its, begin)
+
+    def launcher_told(self, said):
+        return "missing step on node" in said
