@@ -79,7 +79,7 @@ Tensor Inside::run(size_t first, const Operand& operand, const Change& change) c
   return std::move(results.back()[result_]);
 }
 
-std::vector<Tensor> Inside::draws(WrittenBy writer) const {
+std::vector<Tensor> Inside::draws(const std::vector<WrittenBy>& writers) const {
   const Node& last = graph_.nodes[static_cast<size_t>(order_.back()->node)];
   const size_t drawn = flops_ > kHeavy ? 1 : kDraws;
   std::vector<Tensor> all;
@@ -96,7 +96,7 @@ std::vector<Tensor> Inside::draws(WrittenBy writer) const {
         own = x.others.empty() ? x.value : x.others[p % x.others.size()];
         const double unit = unit_roundoff(own.type.dtype);
         if (unit > unit_roundoff(DType::kF32) &&
-            std::find(x.writers.begin(), x.writers.end(), writer) != x.writers.end())
+            std::find_first_of(x.writers.begin(), x.writers.end(), writers.begin(), writers.end()) != x.writers.end())
           own = perturbed(std::move(own), unit, rng);
       }
       if (is_float(own.type.dtype)) own = perturbed(std::move(own), rounding[e].operand, rng);

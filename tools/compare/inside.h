@@ -38,9 +38,9 @@ class Inside {
 
   // The nodes from what the side has to the end, in order; views are none.
   const std::set<NodeId>& nodes() const { return nodes_; }
-  // The end as `writer` may leave it, with rounding: kDraws of it. What else that step writes, it need not have rounded
-  // to 16 bits before it went on with it: kernels compute in 32.
-  std::vector<Tensor> draws(WrittenBy writer) const;
+  // The end as `writers`, steps that are one kernel, may leave it, with rounding: kDraws of it. What else these write,
+  // they need not have rounded to 16 bits before they went on with it: kernels compute in 32.
+  std::vector<Tensor> draws(const std::vector<WrittenBy>& writers) const;
   // What becomes of the end where all numbers of one node's result, or of one constant that it reads, are off by a
   // factor: differences per unit of it.
   struct Direction {

@@ -51,6 +51,7 @@ absl::StatusOr<RankCopies> RankCopies::create(const verifier::Bundle& bundle) {
   RankCopies copies(bundle, std::move(values));
   PARTITA_RETURN_IF_ERROR(copies.count_runs());
   PARTITA_RETURN_IF_ERROR(copies.place_values());
+  copies.find_begun();
   const Graph& g = copies.serial().graph();
   copies.elements_.assign(static_cast<size_t>(copies.serial().roots()), 1);
   for (size_t v = 0; v < g.values.size(); ++v) {
@@ -90,6 +91,28 @@ absl::Status RankCopies::place_values() {
     }
   }
   return absl::OkStatus();
+}
+
+void RankCopies::find_begun() {
+  for (const verifier::RankProgram& p : set_->programs) {
+    std::map<int64_t, int64_t>& begun = begun_.emplace_back();
+    for (const auto& segment : p.program.segments) {
+      std::map<std::pair<runtime::Region, int64_t>, int64_t> temporaries;  // by where they lie: who wrote them
+      for (const runtime::Step& step : segment.steps) {
+        const std::vector<int>& values = p.claims[step.id].values;
+        for (size_t k = 0; k < std::min(values.size(), step.operands.size()); ++k) {
+          const runtime::Operand& o = step.operands[k];
+          if (values[k] >= 0 || o.dtype == DType::kInvalid) continue;
+          const std::pair at(o.address.region, o.address.offset);
+          if (k >= static_cast<size_t>(step.inputs)) {
+            temporaries[at] = step.id;
+          } else if (auto from = temporaries.find(at); from != temporaries.end()) {
+            begun[step.id] = from->second;
+          }
+        }
+      }
+    }
+  }
 }
 
 int64_t RankCopies::run_of(const Layout& layout, const std::vector<int64_t>& coordinates, int64_t micro_batch) const {
@@ -174,6 +197,8 @@ RootCopy RankCopies::join(size_t stage, int value, const std::vector<Part>& part
     copy.step = parts[k].capture->step;
     copy.written = parts[k].capture->written;
   }
+  const auto begun = begun_[stage].find(copy.step);
+  copy.begun = begun == begun_[stage].end() ? copy.step : begun->second;
   copy.whole = std::find(copy.filled.begin(), copy.filled.end(), false) == copy.filled.end();
   return copy;
 }

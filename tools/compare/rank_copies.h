@@ -22,8 +22,9 @@ struct RootCopy {
   std::vector<int> ranks;
   std::vector<std::vector<int64_t>> indices;  // per rank: of the root's elements that it holds
   size_t stage = 0;
-  int value = -1;     // of the stage's graph with composites expanded
-  int64_t step = -1;  // of the stage's program
+  int value = -1;      // of the stage's graph with composites expanded
+  int64_t step = -1;   // of the stage's program
+  int64_t begun = -1;  // the step whose temporaries that one goes on with: together they are one kernel; or itself
   bool written = false;
   DType held = DType::kInvalid;  // what its numbers were rounded to, where that is another type
   std::string torn = {};         // not empty: ranks that should hold the same hold other bits
@@ -61,6 +62,7 @@ class RankCopies {
  private:
   RankCopies(const verifier::ProgramSet& set, verifier::RankValues values) : set_(&set), values_(std::move(values)) {}
   absl::Status place_values();
+  void find_begun();
   absl::Status count_runs();
   int64_t run_of(const verifier::IndexMap& layout, const std::vector<int64_t>& coordinates, int64_t micro_batch) const;
   // What ranks at these coordinates hold of one value and run.
@@ -81,6 +83,7 @@ class RankCopies {
   const verifier::ProgramSet* set_;
   verifier::RankValues values_;
   std::vector<std::vector<verifier::IndexMap>> layouts_;  // per stage and value
+  std::vector<std::map<int64_t, int64_t>> begun_;         // per stage: of steps that go on with another's temporaries
   std::vector<int64_t> elements_;                         // per root
   int64_t runs_ = 1, micro_slices_ = 1, slice_count_ = 1;
   std::vector<runtime::AxisStride> slice_axes_;

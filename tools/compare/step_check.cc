@@ -276,8 +276,17 @@ void StepCheck::forget(NodeId n, int phase, int64_t run) {
 // What the evaluator makes of a value, flat as its root is; with rounding, and off by factors, where that is asked for.
 class StepCheck::Expected {
  public:
-  Expected(const Graph& graph, const KnownValue& mine, size_t count, const std::vector<int64_t>& at)
-      : at_(at), count_(count), inside_(graph, mine), value_{flat(mine.value, static_cast<int64_t>(count), at), {}} {}
+  Expected(const Graph& graph, const KnownValue& mine, const std::vector<RootCopy>& copies,
+           const std::vector<int64_t>& at)
+      : at_(at),
+        count_(copies.front().filled.size()),
+        inside_(graph, mine),
+        value_{flat(mine.value, static_cast<int64_t>(count_), at), {}} {
+    // Of all copies: what was received or summed up since has the bits of the kernel that made it.
+    for (const RootCopy& copy : copies) {
+      for (int64_t step : {copy.step, copy.begun}) writers_.emplace_back(copy.stage, step);
+    }
+  }
 
   const Tensor& value() const { return value_.value; }
   const std::set<NodeId>& nodes() const { return inside_.nodes(); }
@@ -288,16 +297,15 @@ class StepCheck::Expected {
     value_.draws.clear();
     Deviation d = deviation(value_, copy.values, copy.filled, unit);
     if (d.beyond) {
-      draw(copy);
+      draw();
       d = deviation(value_, copy.values, copy.filled, unit);
     }
     return d.beyond || nodes().size() < 2 ? d : along(copy, unit, std::move(d), between);
   }
 
  private:
-  void draw(const RootCopy& copy) {
-    for (const Tensor& t : inside_.draws({copy.stage, copy.step}))
-      value_.draws.push_back(flat(t, static_cast<int64_t>(count_), at_));
+  void draw() {
+    for (const Tensor& t : inside_.draws(writers_)) value_.draws.push_back(flat(t, static_cast<int64_t>(count_), at_));
   }
 
   Deviation along(const RootCopy& copy, double unit, Deviation d, std::vector<NodeId>& between) {
@@ -309,7 +317,7 @@ class StepCheck::Expected {
       for (size_t k = 0; k < at_.size(); ++k) change[static_cast<size_t>(at_[k])] = direction.change[k];
       Shift s = shift_along(value_, copy.values, copy.filled, unit, change);
       if (s.beyond && value_.draws.empty()) {
-        draw(copy);
+        draw();
         s = shift_along(value_, copy.values, copy.filled, unit, change);
       }
       if (!s.beyond) continue;
@@ -323,6 +331,7 @@ class StepCheck::Expected {
   const std::vector<int64_t>& at_;
   const size_t count_;
   const Inside inside_;
+  std::vector<WrittenBy> writers_;
   DrawnValue value_;
   std::optional<std::vector<Inside::Direction>> directions_;
 };
@@ -340,7 +349,7 @@ std::vector<RootCopy> StepCheck::hold_against_copies(ValueId v, int64_t run, Kno
   report_.compared += first;
   std::vector<RootCopy> copies = held->second.copies();
   const std::vector<int64_t> at = root_indices(l, elements(g_.type(v).shape), {});
-  Expected expected(g_, mine, copies.front().filled.size(), at);
+  Expected expected(g_, mine, copies, at);
   // The proof may take a value for constant along a dimension that its node keeps whole: then the layout is not it.
   const Tensor again = seen(expected.value(), mine.value.type, at);
   if (again.i != mine.value.i || again.f.size() != mine.value.f.size() ||
