@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from soaking import hosts
-from soaking.case import field, lives, processes, wait_until
+from soaking.case import field, processes, wait_until
 from soaking.hosts_case import ELASTIC, SLOTS, HostsCase
 
 PAUSE = 2  # seconds until one that ended is started again
@@ -68,13 +68,11 @@ def name(process):
 class AgentsCase(HostsCase):
     # They hear of a host that is lost late.
     patience = 240
+    leaving = LEAVING
 
     def cannot(self):
         """What one agent is told the others do not know, and mpirun does not wait; both have this host's clock."""
         return super().cannot() | {"supervisor", "leave", "clock"}
-
-    def ranks_leave(self, ranks):
-        return wait_until(lambda: not any(map(lives, ranks.values())), LEAVING)
 
 
 class TorchrunCase(AgentsCase):

@@ -78,6 +78,7 @@ def tensors(checkpoint):
 class Case:
     tellers = 1  # of root causes
     batch, recipe, every, most_lost, patience, causes = 8, "", CHECKPOINTS, CHECKPOINTS, PATIENCE, CAUSES
+    leaving = 2  # seconds after their supervisor's end in which ranks have to be gone
 
     def __init__(self, soak, name):
         self.soak, self.name = soak, name
@@ -188,7 +189,7 @@ class Case:
                 os.kill(process, signal.SIGKILL)
 
     def ranks_leave(self, ranks):
-        return wait_until(lambda: not any(map(lives, ranks.values())), 2)
+        return wait_until(lambda: not any(map(lives, ranks.values())), self.leaving)
 
     def lost(self, fault):
         done, newest = self.steps(), max(0, self.saved())

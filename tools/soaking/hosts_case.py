@@ -32,6 +32,8 @@ def cases(count):
 
 class HostsCase(Case):
     patience, tellers = 150, 9
+    # They are told to save and leave, and the hosts' shells end what does not.
+    leaving = SAVING
     # Nobody that sees the rank's end is there but ranks.
     causes = {"full": "ended without a word|was killed|did not come|died"}
     def __init__(self, soak, name):
@@ -76,10 +78,6 @@ class HostsCase(Case):
         said = {p: environment(p) for p in own}
         names = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
         return {int(next((e[name] for name in names if name in e), -1)): p for p, e in said.items()}
-
-    def ranks_leave(self, ranks):
-        """They are told to save and leave, and the hosts' shells end what does not."""
-        return wait_until(lambda: not any(map(lives, ranks.values())), SAVING)
 
     def host_of(self, rank):
         """By what its process sees as its network."""
