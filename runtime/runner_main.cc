@@ -21,6 +21,7 @@
 #include "runtime/communicate/exchanges.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/communicator_factory.h"
+#include "runtime/launch/last_start.h"
 #include "runtime/launch/launch_environment.h"
 #include "runtime/launch/rank_end.h"
 #include "runtime/launch/spinning.h"
@@ -81,7 +82,8 @@ absl::Status open_record(const RunFlags& flags, Rank& rank) {
     ::fcntl(launch.record, F_SETFD, FD_CLOEXEC);
     PARTITA_ASSIGN_OR_RETURN(rank.recorder, FlightRecorder::open(launch.record, path, launch.rank, launch.world_size));
   } else {
-    PARTITA_ASSIGN_OR_RETURN(rank.recorder, FlightRecorder::create(path, launch.rank, launch.world_size));
+    PARTITA_ASSIGN_OR_RETURN(rank.recorder,
+                             FlightRecorder::create(path, launch.rank, launch.world_size, FormerRecord::kIsKept));
   }
   rank.recorder->adopt_thread();
   PARTITA_ASSIGN_OR_RETURN(const Timeouts said, flags.limits(nlohmann::json::object()));
@@ -153,6 +155,8 @@ absl::Status run(const RunFlags& flags, const TalkFlags& talk, Rank& rank) {
     PARTITA_ASSIGN_OR_RETURN(communicator, open_communicator(launch, talk.backend, how));
     PARTITA_RETURN_IF_ERROR(communicator->agree("the bundle", as_byte_span(plan->root())));
   }
+  // All have their records now, and have put away what they found in their place.
+  if (launch.rank == 0 && launch.record < 0) say(rank.console, take_last_start(flags.records(), launch.world_size));
   absl::StatusOr<std::unique_ptr<MetricsSink>> opened = nullptr;
   if (launch.rank == 0)
     opened = flags.sink(std::max<int64_t>(options.steps, 0), rank.console == stderr ? nullptr : rank.console);

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/state_files.h"
 #include "runtime/communicate/measured_communicator.h"
 #include "runtime/execute/team_size.h"
+#include "runtime/launch/last_start.h"
 #include "runtime/launch/rank_end.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
@@ -114,6 +115,7 @@ absl::Status train_rank(std::shared_ptr<const LoadedProgram> loaded, Communicato
 
 absl::Status train_local(const LoadedPrograms& loaded, const TrainOptions& options, MetricsSink* sink) {
   const auto ranks = static_cast<int>(mesh_size(loaded.first().mesh));
+  say(stderr, take_last_start(options.records, 0));
   ThreadWorld world(ranks);
   std::vector<LocalRank> locals;
   for (int r = 0; r < ranks; ++r) {

@@ -35,14 +35,6 @@ void write_error_file(const std::string& path, const std::string& message) {
       .IgnoreError();
 }
 
-void say(std::FILE* console, const std::string& text) {
-  for (std::FILE* to : {console, stderr}) {
-    std::fprintf(to, "partita: %s\n", text.c_str());
-    std::fflush(to);
-    if (console == stderr) break;
-  }
-}
-
 int tell_end_once(const absl::Status& status, const LaunchEnvironment& launch, RankWatch& watch, std::FILE* console) {
   record_end(watch.recorder(), status);
   if (status.ok()) return exit_code(status);
@@ -70,6 +62,15 @@ int tell_end_once(const absl::Status& status, const LaunchEnvironment& launch, R
 }
 
 }  // namespace
+
+void say(std::FILE* console, const std::string& text) {
+  if (text.empty()) return;
+  for (std::FILE* to : {console, stderr}) {
+    std::fprintf(to, "partita: %s\n", text.c_str());
+    std::fflush(to);
+    if (console == stderr) break;
+  }
+}
 
 void record_end(FlightRecorder& recorder, const absl::Status& status) {
   const FlightEnd how = status.ok()                 ? FlightEnd::kClean

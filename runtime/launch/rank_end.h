@@ -10,6 +10,9 @@
 
 namespace partita::runtime {
 
+// On `console` and in the log that stderr is, where it is another; nothing of an empty text.
+void say(std::FILE* console, const std::string& text);
+
 // Writes the end into the record.
 void record_end(FlightRecorder& recorder, const absl::Status& status);
 

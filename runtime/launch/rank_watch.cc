@@ -60,8 +60,11 @@ absl::Status RankWatch::join(Communicator* communicator) {
     over_ = false;
     if (communicator != nullptr) communicator->set_timeout(limits_.of_collective(recorder_.header().phase));
   }
-  if (communicator == nullptr) return absl::OkStatus();
   const FlightHeader& h = recorder_.header();
+  if (communicator == nullptr) {
+    recorder_.meet(h.nonce);
+    return absl::OkStatus();
+  }
   const int64_t mine[] = {h.process, recorder_.descriptor(), static_cast<int64_t>(h.host_key),
                           static_cast<int64_t>(h.nonce)};
   PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> all, all_gather(communicator, mine, "flight records"));
@@ -73,6 +76,7 @@ absl::Status RankWatch::join(Communicator* communicator) {
   }
   // Nobody leaves before all have looked.
   PARTITA_RETURN_IF_ERROR(all_ok(communicator, absl::OkStatus(), "flight records"));
+  recorder_.meet(static_cast<uint64_t>(all[3]));
   std::lock_guard lock(mutex_);
   peers_ = std::move(peers);
   return absl::OkStatus();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <thread>
 
 #include "base/cat.h"
@@ -16,10 +17,40 @@ constexpr auto kPoll = std::chrono::milliseconds(20);
 
 }  // namespace
 
+void add_place(std::span<const FlightView> ranks, const Diagnosis& diagnosis, AttemptEnd& end) {
+  if (!diagnosis.root) return;
+  const RankFate& root = *diagnosis.root;
+  end.rank = root.rank;
+  const auto its = std::find_if(ranks.begin(), ranks.end(), [&](const FlightView& v) { return v.rank == root.rank; });
+  if (its == ranks.end() || its->phase == Phase::kStart) return;
+  end.step = its->training_step;
+  // One that told so itself was at what takes too long, or was stopped.
+  const bool told = root.kind == FateKind::kFailed && its->end_code == static_cast<int>(ExitCode::kLost);
+  if (!told && root.kind != FateKind::kHangs && root.kind != FateKind::kSilent) return;
+  end.hung = its->at.empty() ? its->operation() : its->at;
+  for (const FlightView& v : ranks) {
+    const std::vector<int> peers = v.waits_for();
+    if (std::find(peers.begin(), peers.end(), root.rank) != peers.end()) end.hung = v.operation();
+  }
+}
+
+int Restarts::step_times(const AttemptEnd& end) const { return end.step && end.step == step_ ? at_same_step_ + 1 : 1; }
+
+int Restarts::hung_times(const AttemptEnd& end) const {
+  if (end.hung.empty() || !end.step) return 0;
+  return end.hung == hung_ && std::abs(*end.step - hung_step_) <= kNear ? hung_in_a_row_ + 1 : 1;
+}
+
 absl::StatusOr<double> Restarts::next(const AttemptEnd& end, double now) {
   if (!worth_retry(exit_code(end.status)) || count_ >= limits_.most) return end.status;
-  at_same_step_ = end.step && end.step == step_ ? at_same_step_ + 1 : 1;
+  at_same_step_ = step_times(end);
   step_ = end.step;
+  hung_in_a_row_ = hung_times(end);
+  if (hung_in_a_row_ < 2) hung_ = end.hung, hung_step_ = end.step.value_or(0);
+  if (hung_in_a_row_ >= kLoop)
+    return absl::InternalError(cat("the run hung ", hung_in_a_row_, " times in a row in ", hung_,
+                                   ", and got no further than training step ", *end.step + 1,
+                                   ": it is that operation, and no host that was lost; ", end.status.message()));
   if (end.step && at_same_step_ >= kLoop) {
     const std::string text = cat("training step ", *end.step + 1, " has ended the run ", at_same_step_,
                                  " times in a row: it is that step, and no host that was lost",

@@ -24,7 +24,9 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/launch/last_start.h"
 #include "runtime/launch/launch_environment.h"
+#include "runtime/launch/rank_end.h"
 #include "runtime/record/diagnosis.h"
 #include "runtime/record/flight_recorder.h"
 #include "runtime/record/process.h"
@@ -183,7 +185,8 @@ class Attempt {
     Process p{.id = 0, .rank = rank, .code = {}, .end = {.rank = rank}};
     int record = -1;
     if (job_.ranks > 0) {
-      PARTITA_ASSIGN_OR_RETURN(record, make_flight_file(job_.records.empty() ? "" : flight_file(job_.records, rank)));
+      PARTITA_ASSIGN_OR_RETURN(
+          record, make_flight_file(job_.records.empty() ? "" : flight_file(job_.records, rank), FormerRecord::kGoes));
       records_.push_back(record);
       environment.push_back(cat(kRecordVariable, "=", record));
     }
@@ -215,9 +218,12 @@ class Attempt {
       const std::vector<FlightView> views = read_records();
       const Diagnosis d = find_cause(views);
       for (const RankFate& f : d.others) std::fprintf(stderr, "partita: %s\n", d.other_text(f).c_str());
-      if (d.root)
-        return {status_of_exit(code, cat("root cause: ", d.root_text())), step_of(views, d.root->rank),
-                was_killed(*d.root), 0, d.root->rank};
+      if (d.root) {
+        AttemptEnd end{.status = status_of_exit(code, cat("root cause: ", d.root_text())),
+                       .killed = was_killed(*d.root)};
+        add_place(views, d, end);
+        return end;
+      }
     }
     AttemptEnd end{status_of_exit(code, cat(who, " ended with code ", code))};
     // Before any rank had a record of it: whoever was killed was the first to end.
@@ -238,13 +244,6 @@ class Attempt {
     std::vector<KnownEnd> ends;
     for (size_t k = 0; k < records_.size(); ++k) ends.push_back(processes_[k].end);
     return diagnose(views, ends, flight_clock());
-  }
-
-  static std::optional<int64_t> step_of(const std::vector<FlightView>& views, int rank) {
-    for (const FlightView& v : views) {
-      if (v.rank == rank && v.phase != Phase::kStart) return v.training_step;
-    }
-    return std::nullopt;
   }
 
   bool was_killed(const RankFate& root) const {
@@ -312,6 +311,7 @@ absl::Status run_job(LocalJob job) {
   Restarts restarts(job.restarts);
   Crew crew(job);
   const auto stopped = [&] { return job.stop != nullptr && job.stop->load(); };
+  if (job.ranks > 0) say(stderr, take_last_start(job.records, 0));
   for (;;) {
     const Clock::time_point begin = Clock::now();
     AttemptEnd end;
@@ -322,7 +322,9 @@ absl::Status run_job(LocalJob job) {
     }
     if (end.status.ok() || stopped()) return end.status;
     end.seconds = seconds_of(Clock::now() - begin);
-    if (restarts.count() < job.restarts.most && crew.shrink(end)) restarts.forget_step();
+    // A hang that comes again at one place is of the run, and no device that was lost.
+    const bool loops = restarts.hangs_again(end);
+    if (!loops && restarts.count() < job.restarts.most && crew.shrink(end)) restarts.forget_step();
     const double now = seconds_of(Clock::now().time_since_epoch());
     PARTITA_ASSIGN_OR_RETURN(const double seconds, restarts.next(end, now));
     std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint%s\n",

@@ -28,6 +28,7 @@ enum class FateKind {
   kKilled,    // without a word
   kSilent,    // stopped: its process is there and does nothing
   kHangs,     // at something that does not end, while others wait for it
+  kCutOff,    // it and the ranks of other hosts waited for each other
 };
 
 struct RankFate {
@@ -42,8 +43,11 @@ struct RankFate {
 
 struct Diagnosis {
   std::optional<RankFate> root;  // none: all ended well, or run
+  std::vector<int> with;         // ranks of the root's host that shared its fate: all that it has, where it has any
   std::vector<RankFate> others;  // by rank
   std::vector<int> awaited;      // without a root: ranks that others waited for, and of which no record is here
+
+  bool together = false;  // without a root: all ranks were ended at one moment
 
   // "rank 1 on host 'node7' was killed by signal 9 (Killed); training step 42, in …".
   std::string root_text() const;
@@ -51,8 +55,15 @@ struct Diagnosis {
   std::string other_text(const RankFate& fate) const;
 };
 
-// `now`: by flight_clock(). Ranks whose processes are of other hosts are taken for lost where their heartbeat is older
-// than that of the others' by more than some seconds.
-Diagnosis diagnose(std::span<const FlightView> ranks, std::span<const KnownEnd> known, int64_t now);
+// How much of the run there is still.
+enum class RunState {
+  kMayRun,  // ranks whose processes are of other hosts are taken for lost where their heartbeat is older than that of
+            // the others' by more than some seconds
+  kIsOver,  // no rank is left, wherever it was
+};
+
+// `now`: by the clock of the records' times.
+Diagnosis diagnose(std::span<const FlightView> ranks, std::span<const KnownEnd> known, int64_t now,
+                   RunState state = RunState::kMayRun);
 
 }  // namespace partita::runtime

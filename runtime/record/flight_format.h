@@ -63,12 +63,14 @@ struct FlightHeader {
   std::atomic<int64_t> end_time;
   std::atomic<int64_t> names_bytes;
   std::atomic<int64_t> progress;  // when work that takes long last got on
+  std::atomic<uint64_t> start;    // rank 0's nonce, of all ranks that met; 0: they have not
+  std::atomic<int64_t> met;       // the moment of that, one for all ranks, by each one's own clock
   char at[1000] = {};             // what the work is that takes long; may be empty
   char message[2000] = {};
 };
 
 inline constexpr char kFlightMagic[8] = {'P', 'F', 'L', 'I', 'G', 'H', 'T', '1'};
-inline constexpr int32_t kFlightVersion = 3;
+inline constexpr int32_t kFlightVersion = 4;
 inline constexpr size_t kFlightEvents = 2048;  // a power of two
 inline constexpr size_t kFlightHeaderBytes = 4096;
 struct FlightSlot {

@@ -48,15 +48,30 @@ bool is_file(int descriptor, const std::string& path) {
          open.st_dev == named.st_dev;
 }
 
-// Whether the record at a path is of a process that runs: another run's, in the same folder.
-bool is_in_use(const std::string& path) {
+enum class Found { kNothing, kInUse, kNeverMet, kMet };
+
+// The record at a path. In use: of a process that runs, another run's in the same folder.
+Found find_record(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   alignas(FlightHeader) std::byte head[sizeof(FlightHeader)];
   const bool read = fd >= 0 && ::read(fd, head, sizeof head) == static_cast<ssize_t>(sizeof head);
   if (fd >= 0) ::close(fd);
-  if (!read) return false;
+  if (!read) return Found::kNothing;
   const auto* header = reinterpret_cast<const FlightHeader*>(head);
-  return header->host_key == host_key() && process_state(header->process, header->process_start) != '\0';
+  if (header->host_key == host_key() && process_state(header->process, header->process_start) != '\0')
+    return Found::kInUse;
+  return header->start != 0 ? Found::kMet : Found::kNeverMet;
+}
+
+// A start whose ranks never met says less than the one before it, which may lie there.
+void put_away(const std::string& path, Found found, FormerRecord former) {
+  std::error_code ec;
+  const std::filesystem::path from(path), folder = from.parent_path() / kFormerStart;
+  if (former == FormerRecord::kIsKept && found == Found::kMet) {
+    std::filesystem::create_directories(folder, ec);
+    std::filesystem::rename(from, folder / from.filename(), ec);
+  }
+  std::filesystem::remove(from, ec);
 }
 
 // What a signal handler can reach. Of ranks that are threads, a crash outside their own threads is the last one's.
@@ -95,14 +110,30 @@ int64_t wall_clock() { return nanoseconds_of(CLOCK_REALTIME); }
 
 std::string flight_file(const std::string& folder, int rank) { return cat(folder, "/rank-", rank, ".flight"); }
 
-absl::StatusOr<int> make_flight_file(const std::string& path) {
+void put_away_records(const std::string& folder, int from) {
+  std::error_code ec;
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ec)) {
+    int rank = -1;
+    const std::string name = entry.path().filename().string();
+    if (std::sscanf(name.c_str(), "rank-%d.flight", &rank) == 1 && rank >= from &&
+        flight_file(folder, rank) == entry.path())
+      paths.push_back(entry.path().string());
+  }
+  for (const std::string& path : paths) {
+    if (const Found found = find_record(path); found != Found::kInUse) put_away(path, found, FormerRecord::kIsKept);
+  }
+}
+
+absl::StatusOr<int> make_flight_file(const std::string& path, FormerRecord former) {
   int fd = -1;
-  if (path.empty() || is_in_use(path)) {
+  const Found found = path.empty() ? Found::kNothing : find_record(path);
+  if (path.empty() || found == Found::kInUse) {
     fd = ::memfd_create("flight record", MFD_CLOEXEC);
   } else {
     std::error_code ec;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ec);
-    std::filesystem::remove(path, ec);
+    put_away(path, found, former);
     fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   }
   if (fd < 0) return file_error("create", path.empty() ? "a flight record" : path, errno);
@@ -112,13 +143,14 @@ absl::StatusOr<int> make_flight_file(const std::string& path) {
                  std::strerror(error));
     ::close(fd);
     ::unlink(path.c_str());
-    return make_flight_file("");
+    return make_flight_file("", former);
   }
   return fd;
 }
 
-absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::create(const std::string& path, int rank, int size) {
-  PARTITA_ASSIGN_OR_RETURN(const int fd, make_flight_file(path));
+absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::create(const std::string& path, int rank, int size,
+                                                                       FormerRecord former) {
+  PARTITA_ASSIGN_OR_RETURN(const int fd, make_flight_file(path, former));
   return open(fd, path, rank, size);
 }
 
@@ -159,8 +191,13 @@ absl::StatusOr<std::unique_ptr<FlightRecorder>> FlightRecorder::open(int descrip
 FlightRecorder::~FlightRecorder() {
   if (header_ != nullptr) {
     if (header_->end == FlightEnd::kClean && is_file(descriptor_, path_)) {
+      std::error_code ec;
+      const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
       ::unlink(path_.c_str());
-      ::rmdir(std::filesystem::path(path_).parent_path().c_str());  // where it was the last
+      if (header_->rank == 0) {
+        for (const char* former : {kFormerStart, kToldStart}) std::filesystem::remove_all(folder / former, ec);
+      }
+      ::rmdir(folder.c_str());  // where it was the last
     }
     FlightHeader* mine = header_;
     any_record.compare_exchange_strong(mine, nullptr);
@@ -187,6 +224,13 @@ absl::StatusOr<int32_t> FlightRecorder::add_program(const Program& program) {
     at += static_cast<size_t>(n);
   }
   return std::exchange(names_, names_ + steps);
+}
+
+void FlightRecorder::meet(uint64_t start) {
+  header_->met = flight_clock();
+  header_->start = start;
+  // Where the file is another host's, who this was is known there now, should this host be lost.
+  ::msync(header_, kFlightHeaderBytes, path_.empty() ? MS_ASYNC : MS_SYNC);
 }
 
 void FlightRecorder::enter(Phase phase, int64_t training_step) {

@@ -15,15 +15,24 @@ namespace partita::runtime {
 // Where a rank of a run has its record, in a folder of such.
 std::string flight_file(const std::string& folder, int rank);
 
-// A new record's file: at `path`, whose folder is made and which goes away if it is there, or nameless in memory where
-// that is empty. The caller closes it. Errors: of files.
-absl::StatusOr<int> make_flight_file(const std::string& path);
+// What becomes of a record that is at the path: its start has been told of, or is to be (take_last_start()).
+enum class FormerRecord { kGoes, kIsKept };
+
+// A new record's file: at `path`, whose folder is made, or nameless in memory where that is empty. The caller closes
+// it. Errors: of files.
+absl::StatusOr<int> make_flight_file(const std::string& path, FormerRecord former);
+
+// Where those are kept, in the folder of the records; and where they are once they have been told of.
+inline constexpr const char *kFormerStart = ".former", *kToldStart = "former";
+// Keeps those of ranks from `from` on, but what a process of this host still writes.
+void put_away_records(const std::string& folder, int from);
 
 class FlightRecorder {
  public:
   // Owns the descriptor. `path`: what goes away after a clean end; may be empty.
   static absl::StatusOr<std::unique_ptr<FlightRecorder>> open(int descriptor, std::string path, int rank, int size);
-  static absl::StatusOr<std::unique_ptr<FlightRecorder>> create(const std::string& path, int rank, int size);
+  static absl::StatusOr<std::unique_ptr<FlightRecorder>> create(const std::string& path, int rank, int size,
+                                                                FormerRecord former = FormerRecord::kGoes);
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
@@ -34,6 +43,8 @@ class FlightRecorder {
   // The names of a program's steps; the number of the first one.
   absl::StatusOr<int32_t> add_program(const Program& program);
 
+  // All ranks of this start have met, just now. `start`: the nonce of rank 0's record.
+  void meet(uint64_t start);
   void enter(Phase phase, int64_t training_step);
   void beat();
   // Work that takes long got on. From any thread.

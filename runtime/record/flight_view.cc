@@ -55,22 +55,26 @@ std::string FlightView::step_name(int32_t number) const {
   return cat("step ", number);
 }
 
+std::string FlightView::operation() const {
+  const FlightEvent* e = collective();
+  if (const FlightEvent* held = last_wait()) e = held;
+  if (e == nullptr) {
+    const FlightEvent* step = program_step();
+    return step == nullptr ? "" : step_name(step->step);
+  }
+  std::string text(e->name, ::strnlen(e->name, sizeof e->name));
+  if (e->label[0] != '\0') append(text, " ", quote(e->label));
+  return cat(text, " (step ", e->step, ")");
+}
+
 std::string FlightView::where() const {
   if (phase == Phase::kStart) return "at the start";
   std::string text = cat("training step ", training_step + 1);
   if (phase == Phase::kData) append(text, ", waiting for data");
   if (phase == Phase::kCheckpoint) append(text, ", at a checkpoint");
   if (phase == Phase::kEvaluation) append(text, ", in an evaluation");
-  const FlightEvent* e = collective();
-  if (const FlightEvent* held = last_wait()) e = held;
-  if (e != nullptr) {
-    append(text, ", in ", std::string_view(e->name, ::strnlen(e->name, sizeof e->name)));
-    if (e->label[0] != '\0') append(text, " ", quote(e->label));
-    append(text, " (step ", e->step, ")");
-    if (const std::vector<int> peers = waits_for(); !peers.empty()) append(text, ", waiting for ", name_ranks(peers));
-  } else if (const FlightEvent* step = program_step()) {
-    append(text, ", in ", step_name(step->step));
-  }
+  if (const std::string what = operation(); !what.empty()) append(text, ", in ", what);
+  if (const std::vector<int> peers = waits_for(); !peers.empty()) append(text, ", waiting for ", name_ranks(peers));
   if (!at.empty()) append(text, "; ", at);
   return text;
 }
@@ -110,6 +114,7 @@ FlightView FlightReader::view() const {
   v.host = std::string(h.host, ::strnlen(h.host, sizeof h.host));
   v.process = h.process, v.process_start = h.process_start, v.host_key = h.host_key;
   v.started = h.started, v.heartbeat = h.heartbeat, v.wall = h.wall;
+  v.start = h.start, v.met = h.met;
   v.phase = h.phase, v.phase_since = h.phase_since, v.training_step = h.training_step;
   v.waiting = h.waiting, v.waiting_since = h.waiting_since;
   v.end = h.end, v.end_code = h.end_code, v.end_time = h.end_time;
@@ -138,10 +143,13 @@ FlightView FlightReader::view() const {
 
 namespace {
 
-// The clocks of hosts begin when they do.
-void take_wall_clock(FlightView& v) {
-  for (int64_t* time : {&v.started, &v.heartbeat, &v.phase_since, &v.waiting_since, &v.end_time}) *time += v.wall;
-  for (FlightEvent& e : v.events) e.time += v.wall;
+// The clocks of hosts begin when they do, and are set at will: what they have in common is the moment when all ranks
+// met, which is that of `first`.
+void take_wall_clock(const FlightView& first, FlightView& v) {
+  const bool together = v.start != 0 && v.start == first.start;
+  const int64_t shift = together ? first.wall + first.met - v.met : v.wall;
+  for (int64_t* time : {&v.started, &v.heartbeat, &v.phase_since, &v.waiting_since, &v.end_time}) *time += shift;
+  for (FlightEvent& e : v.events) e.time += shift;
 }
 
 }  // namespace
@@ -153,10 +161,14 @@ absl::StatusOr<std::vector<FlightView>> read_flight_records(const std::string& f
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("rank-") || !name.ends_with(".flight")) continue;
     PARTITA_ASSIGN_OR_RETURN(const auto reader, FlightReader::open(entry.path().string()));
-    take_wall_clock(views.emplace_back(reader->view()));
+    views.push_back(reader->view());
   }
   if (views.empty()) return absl::NotFoundError(cat(quote(folder, 1000), " holds no flight records (rank-N.flight)"));
   std::sort(views.begin(), views.end(), [](const FlightView& a, const FlightView& b) { return a.rank < b.rank; });
+  // Every start has a rank 0, and makes its record anew.
+  const FlightView first = views.front();
+  std::erase_if(views, [&](const FlightView& v) { return v.start != first.start; });
+  for (FlightView& v : views) take_wall_clock(first, v);
   return views;
 }
 

@@ -19,7 +19,9 @@ struct FlightView {
   int64_t process = 0, process_start = 0;
   uint64_t host_key = 0;
   int64_t started = 0, heartbeat = 0;
-  int64_t wall = 0;  // since 1970, of flight_clock() 0
+  int64_t wall = 0;    // since 1970, of flight_clock() 0
+  uint64_t start = 0;  // one of all ranks of a start that met; 0: they have not
+  int64_t met = 0;
   Phase phase = Phase::kStart;
   int64_t phase_since = 0, training_step = 0;
   std::string at;        // what work it is at that takes long; may be empty
@@ -42,6 +44,8 @@ struct FlightView {
   std::vector<int> waits_for() const;
   // "training step 42, in all_reduce 'Gemm 'fc1'' (step 12), waiting for rank 1".
   std::string where() const;
+  // Of that the operation: "all_reduce 'Gemm 'fc1'' (step 12)".
+  std::string operation() const;
   // "step 7 'fused_2' ('MatMul 'fc1'')".
   std::string step_name(int32_t number) const;
 };
@@ -65,8 +69,9 @@ class FlightReader {
   const FlightHeader* header_ = nullptr;
 };
 
-// All records of a folder, by rank, with times since 1970: they may be of several hosts. NotFound where it holds none;
-// DataLoss, naming the file.
+// The records of a folder, by rank, with times since 1970: they may be of several hosts, whose clocks need not agree.
+// What an earlier start left of ranks that the last one has not is left out. NotFound where it holds none; DataLoss,
+// naming the file.
 absl::StatusOr<std::vector<FlightView>> read_flight_records(const std::string& folder);
 
 // Text about ranks that are waited for: "rank 3", "ranks 0, 2".

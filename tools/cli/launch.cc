@@ -107,6 +107,7 @@ absl::StatusOr<LaunchJob> job_of(const Flags& flags) {
                 .folder = here(),
                 .port = flags.port,
                 .checkpoints = flags.run.checkpoint,
+                .records = flags.run.records(),
                 .restarts = flags.restarts};
   if (job.ranks % job.nodes != 0)
     return absl::InvalidArgumentError(

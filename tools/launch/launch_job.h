@@ -18,6 +18,7 @@ struct LaunchJob {
   std::string secret_file;  // "": none is needed, or it is in the environment
   int port = 29500;
   std::string checkpoints;  // where the ranks keep them; empty: nowhere
+  std::string records;      // and their flight records
   runtime::RestartLimits restarts;
   double ask_seconds = 60;  // from one look for more hosts to the next
 };

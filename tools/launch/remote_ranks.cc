@@ -24,6 +24,8 @@
 #include "base/status.h"
 #include "runtime/checkpoint/checkpoint_manifest.h"
 #include "runtime/launch/shell_words.h"
+#include "runtime/record/diagnosis.h"
+#include "runtime/record/flight_recorder.h"
 
 extern char** environ;
 
@@ -181,6 +183,38 @@ std::optional<int64_t> newest_checkpoint(const LaunchJob& job) {
   return there.empty() ? std::nullopt : std::optional(there.back());
 }
 
+// What the ranks' flight records tell of attempts, where this host sees their folder.
+class RecordsInSight {
+ public:
+  explicit RecordsInSight(const LaunchJob& job)
+      : folder_(job.records.empty() ? "" : (std::filesystem::path(job.folder) / job.records).string()) {
+    if (const auto views = read(); !views.empty()) last_ = views.front().start;
+  }
+
+  // Of an attempt that `failed` ended.
+  void add(const Process& failed, runtime::AttemptEnd& end) {
+    const std::vector<runtime::FlightView> views = read();
+    if (views.empty() || views.front().start == 0 || views.front().start == last_) return;  // its ranks never met
+    last_ = views.front().start;
+    const runtime::Diagnosis d = runtime::diagnose(views, {}, runtime::wall_clock(), runtime::RunState::kIsOver);
+    runtime::add_place(views, d, end);
+    if (d.root && worth_retry(exit_code(end.status)) && d.root->kind != runtime::FateKind::kTold)
+      end.status = absl::Status(end.status.code(), cat("root cause: ", d.root_text()));
+    end.killed = end.rank == failed.rank && failed.code == 128 + SIGKILL;
+    for (const runtime::FlightView& v : views) end.saved = std::max(end.saved.value_or(0), v.training_step);
+  }
+
+ private:
+  std::vector<runtime::FlightView> read() const {
+    if (folder_.empty()) return {};
+    auto views = runtime::read_flight_records(folder_);
+    return views.ok() ? *std::move(views) : std::vector<runtime::FlightView>();
+  }
+
+  const std::string folder_;
+  uint64_t last_ = 0;  // the start that has been looked at
+};
+
 // The hosts on which ssh can run something now, all asked at once.
 std::vector<Host> answering(const std::vector<Host>& hosts, std::vector<std::string> ssh) {
   ssh.insert(ssh.end(), {"", "true"});
@@ -262,10 +296,12 @@ exit $code)");
 absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, const std::vector<std::string>& ssh,
                           const std::string& secret, const std::atomic<bool>* stop) {
   runtime::Restarts restarts(job.restarts);
+  RecordsInSight records(job);
   const auto stopped = [&] { return stop != nullptr && stop->load(); };
   for (bool again = false;; again = true) {
     const Clock::time_point begin = Clock::now();
     runtime::AttemptEnd end;
+    std::optional<Process> failed;
     const std::vector<Host> there = again && job.plans.size() > 1 ? answering(hosts, ssh) : hosts;
     LaunchJob now = job;
     now.ranks = largest_plan(job, slots_of(there));
@@ -281,7 +317,7 @@ absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, 
       Attempt attempt(now, used);
       PARTITA_RETURN_IF_ERROR(attempt.start(ssh, secret, again));
       const HostWatch watch(job, hosts, ssh, now.ranks);
-      const std::optional<Process> failed = attempt.wait([&] { return stopped() || watch.more(); });
+      failed = attempt.wait([&] { return stopped() || watch.more(); });
       if (!failed) return absl::OkStatus();
       end.status = status_of(*failed, used);
       if (watch.more() && !stopped() && end.status.code() == absl::StatusCode::kCancelled) {
@@ -291,6 +327,7 @@ absl::Status run_on_hosts(const LaunchJob& job, const std::vector<Host>& hosts, 
     }
     if (stopped()) return end.status;
     end.saved = newest_checkpoint(job);
+    if (failed) records.add(*failed, end);
     end.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     PARTITA_ASSIGN_OR_RETURN(const double seconds, restarts.next(end, seconds_of(Clock::now())));
     std::fprintf(stderr, "partita: %s; restart %d of %d, from the last good checkpoint, in %.0f s\n",

@@ -31,7 +31,7 @@ def cases(count):
 
 
 class HostsCase(Case):
-    patience, tellers = 150, 9
+    patience = 150
     # They are told to save and leave, and the hosts' shells end what does not.
     leaving = SAVING
     # Nobody that sees the rank's end is there but ranks.
@@ -141,10 +141,6 @@ class HostsCase(Case):
     def has_spare_hosts(self):
         return len(self.network.hosts) * SLOTS >= ELASTIC + SLOTS
 
-    def launcher_told(self, _):
-        """What was lost, and ended the ranks before they could."""
-        return False
-
     def do_clock(self, _, host, its, begin):
         host.set_clock(self.soak.draw.choice([3600, -3600, 86400 * 365, -40]))
         time.sleep(2)  # until it is looked at
@@ -188,14 +184,30 @@ class HostsCase(Case):
                 self.wrong("lost", f"{kind}: {lost} steps were taken again")
         if self.soak.options.verbose:
             print(f"--- {self.name}: {kind} of {blamed}\n{self.said(begin)}", flush=True)
-        told = re.findall(r"root cause: (.*)", self.said(begin))
-        if blamed is None or not (told or must_start_again) or (not told and self.launcher_told(self.said(begin))):
+        told = self.causes_told(begin)
+        if blamed is None or not (told or must_start_again):
             return
         self.soak.told += 1
         # Each side of a wire that is cut sees the other one gone.
-        right = [t for t in told if any(re.match(rf"ranks? ([0-9]+, )*{r}\b", t) for r in blamed)]
-        if not right:
+        if not any(self.names(blamed, t) for t in told):
             self.wrong("causes", f"{kind} of {blamed}: {told}\n{self.said(begin)[-3000:]}")
+
+    def causes_told(self, begin):
+        """What the next start says of the one that ended; before that, what each host's ranks saw."""
+        said = self.said(begin)
+        return re.findall(r"the last start, .*root cause: (.*)", said)[:1] or re.findall(r"root cause: (.*)", said)
+
+    @staticmethod
+    def names(blamed, told):
+        """As what is to blame, which comes before where it was."""
+        return any(re.match(rf"[^;:]*\branks? ([0-9]+, )*{r}\b", told) for r in blamed)
+
+    def cause(self, kind, victim, begin):
+        wait_until(lambda: "the last start, " in self.said(begin) or self.supervisor.poll() is not None, self.patience)
+        told = self.causes_told(begin)
+        self.soak.told += 1
+        if not any(self.names([victim], t) and re.search(self.causes[kind], t) for t in told):
+            self.wrong("causes", f"{kind} of rank {victim}: {told}\n{self.said(begin)[-2000:]}")
 
     def close(self):
         super().close()

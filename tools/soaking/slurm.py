@@ -88,11 +88,6 @@ class Job:
             self.returncode = int(re.search(r"ExitCode=(\d+)", said)[1])
         return self.returncode
 
-    def first_host(self):
-        """Where its script runs, through which all that its ranks say comes."""
-        said = re.search(r"BatchHost=(\S+)", self.network.ask("scontrol", "-o", "show", "job", self.number))
-        return said and said[1]
-
     def kill(self):
         self.network.ask("scancel", self.number)
 
@@ -125,10 +120,3 @@ class SlurmCase(HostsCase):
                               env={**os.environ, "SLURM_CONF": f"{self.network.place}/slurm.conf"})
         open(self.output, "a", encoding="utf-8").close()
         self.supervisor = Job(self.network, re.search(r"Submitted batch job (\d+)", done.stdout)[1])
-
-    def do_host(self, victim, host, its, begin):
-        """Where that takes the job's script with it, Slurm alone can say what was lost."""
-        super().do_host(victim, host, None if host.name == self.supervisor.first_host() else its, begin)
-
-    def launcher_told(self, said):
-        return "missing step on node" in said

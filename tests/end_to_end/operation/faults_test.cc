@@ -90,9 +90,17 @@ TEST_F(Faults, KilledSupervisor_TakesItsRanksAlong_AndLeavesTheirRecords) {
   EXPECT_TRUE(wait_until([&] { return none_lives(started); }, 2));
   const Outcome autopsy = run_partita("autopsy " + logs + " --last 60");  // more than a training step has
   EXPECT_EQ(autopsy.code, 0) << autopsy.text;
-  EXPECT_THAT(autopsy.text, ContainsRegex("root cause: rank [01] on host .* ended without a word"));
+  EXPECT_THAT(autopsy.text, HasSubstr("root cause: all 2 ranks ended at once without a word: who started them"));
   EXPECT_THAT(autopsy.text, HasSubstr("rank 1, its last operations"));
   EXPECT_THAT(autopsy.text, ContainsRegex("started  all_reduce .*Gemm"));
+  // Who starts it again is told; after a clean end there is nothing to tell.
+  for (const bool first : {true, false}) {
+    const Outcome again = run_partita("run " + bundle + " --steps 3 --quiet --threads 1 --processes --log-dir " + logs);
+    EXPECT_EQ(again.code, 0) << again.text;
+    EXPECT_EQ(again.text.find("partita: the last start, of 2 ranks, ended at training step ") != std::string::npos,
+              first)
+        << again.text;
+  }
 }
 
 TEST_F(Faults, KilledRank_EndsTheOthersSoon_AndIsTheRootCause) {
@@ -181,24 +189,51 @@ TEST_F(Faults, CrashedRank_IsToldWithItsSignal) {
   EXPECT_THAT(running.text(), HasSubstr("rank 0: followed: lost rank 1"));
 }
 
-// As where memory is too little for it: no host was lost.
-TEST_F(Faults, OneStepThatEndsEveryAttempt_EndsTheRun) {
-  const std::string bundle = compile("--ranks 2 --like ddp", "1024,2048,64"), folder = out_ / "checkpoints";
-  Running running(run(bundle, "--processes --max-restarts 9 --every 2 --checkpoint " + folder), out_ / "output");
-  std::set<int64_t> killed;
+// Rank 1 gets a signal at its sixth step, each time that it is started.
+struct Again {
   int code = -1;
+  size_t times = 0;
+  std::string text;
+};
+Again signal_each_attempt(const std::string& command, const std::string& folder, const std::string& output,
+                          int signal) {
+  Running running(command + " --max-restarts 9 --every 2 --checkpoint " + folder, output);
+  std::set<int64_t> told;
+  Again again;
   EXPECT_TRUE(wait_until(
       [&] {
         const auto reader = FlightReader::open(runtime::flight_file(folder + "/flight", 1));
-        if (reader.ok() && (*reader)->header().training_step >= 5 && killed.insert((*reader)->header().process).second)
-          ::kill(static_cast<pid_t>((*reader)->header().process), SIGKILL);
-        return killed.size() >= 3 && (code = running.poll()) >= 0;
+        if (reader.ok() && (*reader)->header().training_step >= 5 && told.insert((*reader)->header().process).second)
+          ::kill(static_cast<pid_t>((*reader)->header().process), signal);
+        return told.size() >= 3 && (again.code = running.poll()) >= 0;
       },
       60));
-  EXPECT_EQ(code, 3) << running.text();
-  EXPECT_THAT(running.text(),
-              ContainsRegex("training step [0-9]+ has ended the run 3 times in a row: it is that step"));
-  EXPECT_LT(killed.size(), 9U);
+  again.times = told.size();
+  again.text = running.text();
+  return again;
+}
+
+// As where memory is too little for it: no host was lost.
+TEST_F(Faults, OneStepThatEndsEveryAttempt_EndsTheRun) {
+  const std::string bundle = compile("--ranks 2 --like ddp", "1024,2048,64");
+  const Again again = signal_each_attempt(run(bundle, "--processes"), out_ / "checkpoints", out_ / "output", SIGKILL);
+  EXPECT_EQ(again.code, 3) << again.text;
+  EXPECT_THAT(again.text, ContainsRegex("training step [0-9]+ has ended the run 3 times in a row: it is that step"));
+  EXPECT_LT(again.times, 9U);
+}
+
+// No device was lost: the plan for fewer ranks would hang there, too.
+TEST_F(Faults, HangThatComesAgain_EndsTheRun_AndNoRankIsLeftOut) {
+  const std::string bundle = compile("--ranks 2 --like ddp --also 1", "1024,2048,64");
+  const Again again = signal_each_attempt(run(bundle, "--processes --timeout collective=1 --timeout step=1"),
+                                          out_ / "checkpoints", out_ / "output", SIGSTOP);
+  EXPECT_EQ(again.code, 1) << again.text;
+  EXPECT_THAT(again.text,
+              ContainsRegex("(training step [0-9]+ has ended the run|the run hung) 3 times in a row.*: it is "
+                            "that (step|operation), and no host that was lost; root cause: rank 1 on host "
+                            ".* (is stopped or hangs|did not come)"));
+  EXPECT_THAT(again.text, Not(HasSubstr("going on without device")));
+  EXPECT_LT(again.times, 9U);
 }
 
 TEST_F(Faults, StoppedRank_IsWarnedOfAtHalfTime_ThenGivenUp) {

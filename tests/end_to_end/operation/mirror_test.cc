@@ -15,6 +15,7 @@ namespace partita {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class MirrorCommand : public testing::Test {
@@ -65,6 +66,9 @@ TEST_F(MirrorCommand, LostHost_CostsNoCheckpoint_AndNoBit) {
     const Outcome again =
         run_command(start(ranks, "--resume --steps " + steps + " --save " + saved) + "wait $p0; exit $?");
     EXPECT_EQ(again.code, 0) << again.text;
+    EXPECT_THAT(again.text, ContainsRegex("partita: the last start, of 4 ranks, ended at training step [0-9]+: root "
+                                          "cause: rank [23] on host .* ended without a word"));
+    EXPECT_FALSE(fs::exists(folder_ + "/flight")) << "it ended well";
     EXPECT_THAT(again.text,
                 HasSubstr("note: the states of step " + std::to_string(newest) + " are in the memory of hosts"));
     EXPECT_TRUE(fs::is_empty(out_ / "a")) << "memory is left";

@@ -60,5 +60,27 @@ TEST(Restarts, OneStepThatEndsThemAll_IsNoLostHost) {
   }
 }
 
+// Once in a while a copy that goes along with the steps holds them up a step later.
+TEST(Restarts, OneOperationThatHangsThemAll_IsNoLostHost) {
+  Restarts restarts({.most = 100});
+  const auto hang = [](int64_t step, const std::string& where) {
+    AttemptEnd end = at_step(step, false);
+    end.hung = where;
+    return end;
+  };
+  EXPECT_TRUE(restarts.next(hang(41, "send 'mirror'"), 0).ok());
+  EXPECT_TRUE(restarts.next(hang(42, "send 'mirror'"), 0).ok());
+  EXPECT_TRUE(restarts.next(hang(43, "all_reduce 'loss'"), 0).ok());  // another one
+  EXPECT_TRUE(restarts.next(hang(44, "send 'mirror'"), 0).ok());
+  EXPECT_TRUE(restarts.next(hang(90, "send 'mirror'"), 0).ok());  // got further
+  EXPECT_TRUE(restarts.next(hang(91, "send 'mirror'"), 0).ok());
+  EXPECT_FALSE(restarts.hangs_again(hang(95, "send 'mirror'")));
+  EXPECT_TRUE(restarts.hangs_again(hang(92, "send 'mirror'")));
+  const absl::Status ended = restarts.next(hang(92, "send 'mirror'"), 0).status();
+  EXPECT_EQ(ended.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(ended.message(), HasSubstr("the run hung 3 times in a row in send 'mirror', and got no further than "
+                                         "training step 93: it is that operation, and no host that was lost; rank 2"));
+}
+
 }  // namespace
 }  // namespace partita::runtime

@@ -46,6 +46,22 @@ TEST(FlightRecords, OfAFolder_HaveTimesSince1970) {
     EXPECT_LT(std::abs(wall_clock() - time), 60 * kSecond) << time;
 }
 
+// What an earlier start left of a rank that the last one does not have; and a host whose clock is a year late.
+TEST(FlightRecords, OfOneStart_HaveTheClockOfItsFirstRank) {
+  const TempFolder folder;
+  for (const auto& [number, start] : {std::pair{0, 8}, {1, 8}, {2, 7}}) {
+    const auto recorder = FlightRecorder::create(flight_file(folder.path(), number), number, 2);
+    ASSERT_TRUE(recorder.ok()) << recorder.status();
+    (*recorder)->meet(static_cast<uint64_t>(start));
+    (*recorder)->beat();
+    const_cast<FlightHeader&>((*recorder)->header()).wall -= number * 365 * 86400 * kSecond;
+  }
+  const auto views = read_flight_records(folder.path());
+  ASSERT_TRUE(views.ok()) << views.status();
+  ASSERT_EQ(views->size(), 2U);
+  EXPECT_LT(std::abs((*views)[0].heartbeat - (*views)[1].heartbeat), 60 * kSecond);
+}
+
 TEST(Diagnose, OfTwoFailures_TheEarlierIsTheCause) {
   std::vector<FlightView> views = {rank(0, FlightEnd::kFollowed, 12 * kSecond),
                                    rank(1, FlightEnd::kFailed, 13 * kSecond),
@@ -88,6 +104,76 @@ TEST(Diagnose, WhereNobodyDied_TheAwaitedWhoWaitsForNobodyHangs) {
   ASSERT_TRUE(d.root);
   EXPECT_EQ(d.root->rank, 2);
   EXPECT_THAT(d.other_text(d.others[0]), HasSubstr("waiting for rank 1"));
+}
+
+// Of two hosts with two ranks each, the second of which is lost with a record that ends in the middle of it.
+std::vector<FlightView> of_two_hosts() {
+  std::vector<FlightView> views;
+  for (int r = 0; r < 4; ++r) {
+    views.push_back(rank(r, FlightEnd::kFollowed, 50 * kSecond));
+    views.back().host = r < 2 ? "near" : "far";
+  }
+  return views;
+}
+
+TEST(Diagnose, WhereAllRanksOfAHostFallSilentAtOnce_TheHostIsTheCause) {
+  std::vector<FlightView> views = of_two_hosts();
+  for (const int r : {2, 3}) views[static_cast<size_t>(r)].end = FlightEnd::kRunning, views[r].heartbeat = 45 * kSecond;
+  views[2].heartbeat += kSecond / 10;
+  EXPECT_EQ(diagnose(views, {}, 60 * kSecond, RunState::kIsOver).root_text(),
+            "ranks 2, 3 on host 'far' fell silent at once, 5 s before the others ended: the host was lost, stopped or "
+            "cut off; training step 1");
+  // The others, too, were ended before they could speak: later, by the scheduler.
+  for (const int r : {0, 1}) views[static_cast<size_t>(r)].end = FlightEnd::kRunning;
+  const Diagnosis d = diagnose(views, {}, 60 * kSecond, RunState::kIsOver);
+  EXPECT_THAT(d.root_text(), HasSubstr("ranks 2, 3 on host 'far' fell silent at once, 5 s before"));
+  EXPECT_THAT(d.other_text(d.others[0]), HasSubstr("rank 0: followed: lost rank 3"));
+  // One rank of a host is no host.
+  views[2].end = FlightEnd::kFollowed;
+  views[2].end_time = 50 * kSecond;
+  EXPECT_THAT(diagnose(views, {}, 60 * kSecond, RunState::kIsOver).root_text(),
+              HasSubstr("rank 3 on host 'far' was stopped, hung or was lost: silent for 5 s before the others ended"));
+}
+
+TEST(Diagnose, WhereAllEndAtOnceWithoutAWord_NoneIsTheCause) {
+  std::vector<FlightView> views = of_two_hosts();
+  for (FlightView& v : views) v.end = FlightEnd::kRunning;
+  views[1].heartbeat -= kSecond;
+  const Diagnosis d = diagnose(views, {}, 60 * kSecond, RunState::kIsOver);
+  EXPECT_FALSE(d.root);
+  EXPECT_THAT(d.root_text(), HasSubstr("all 4 ranks ended at once without a word"));
+  // While the run may go on, nothing is known of processes elsewhere.
+  EXPECT_EQ(diagnose(views, {}, 50 * kSecond + kSecond / 2).root_text(), "no rank failed");
+}
+
+// A rank that hangs lives until its launcher ends it.
+TEST(Diagnose, WhoIsEndedAfterOthersGaveUp_IsWhoTheyWaitedFor) {
+  std::vector<FlightView> views = of_two_hosts();
+  views[3].end = FlightEnd::kRunning;
+  views[3].heartbeat = 51 * kSecond;
+  for (const int r : {0, 1, 2}) waits(views[static_cast<size_t>(r)], {3});
+  EXPECT_THAT(diagnose(views, {}, 60 * kSecond, RunState::kIsOver).root_text(),
+              HasSubstr("rank 3 on host 'far' did not come: the others waited for it"));
+}
+
+TEST(Diagnose, WhereEachWaitsForAnotherHost_TheOneThatAllHaveInCommonWasCutOff) {
+  std::vector<FlightView> views = of_two_hosts();
+  for (int r = 4; r < 6; ++r) views.push_back(rank(r, FlightEnd::kFollowed, 50 * kSecond)), views.back().host = "third";
+  waits(views[0], {3});
+  waits(views[1], {0});
+  waits(views[2], {4, 1});
+  waits(views[3], {0});
+  waits(views[4], {5});
+  waits(views[5], {2});
+  EXPECT_EQ(diagnose(views, {}, 60 * kSecond, RunState::kIsOver).root_text(),
+            "ranks 2, 3 on host 'far' and the other hosts waited for each other: it was cut off; training step 1, in "
+            " (step -1), waiting for ranks 4, 1");
+  // Had the third one no word with it, it could be either.
+  waits(views[2], {1});
+  waits(views[4], {2});
+  EXPECT_THAT(
+      diagnose(views, {}, 60 * kSecond, RunState::kIsOver).root_text(),
+      HasSubstr("ranks 2, 3 on host 'far' and ranks 0, 1 on host 'near' waited for each other: one of them was"));
 }
 
 TEST(Diagnose, WhoWasEndedWithTheOthers_IsNoCause) {
