@@ -90,7 +90,7 @@ class TorchrunCase(AgentsCase):
 
     def of_host(self, k, count):
         host = self.network.hosts[k]
-        if host.init is None:
+        if host.init is None or host.process() is None:
             return None
         # What enters the host is outside of it: its end is told to what it started there.
         return ["nsenter", f"--target={host.process()}", "--net", "--uts", "--mount", "--pid", "--ipc", "setpriv",

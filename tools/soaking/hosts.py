@@ -81,9 +81,10 @@ class Host:
         return f"/usr/sbin/sshd -D -E {settings}.log -f {settings}"
 
     def process(self):
-        """Its first process, by the number that it has outside."""
+        """Its first process, by the number that it has outside; None where it is only about to be."""
         with open(f"/proc/{self.init.pid}/task/{self.init.pid}/children", encoding="utf-8") as file:
-            return int(file.read().split()[0])
+            children = file.read().split()
+        return int(children[0]) if children else None
 
     def plug(self, there):
         ip("-n", self.network.space, "link", "set", self.name, "up" if there else "down")

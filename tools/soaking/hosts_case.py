@@ -170,14 +170,18 @@ class HostsCase(Case):
         """Until new steps are done: by a run that was started again, where it has to be, from where it has to."""
         have, since = self.steps(), time.monotonic()
         def there():
-            return self.supervisor.poll() is not None or (self.steps() > have + 2 and
-                                                          (not must_start_again or self.running.isdisjoint(self.ranks().values())))
+            if self.supervisor.poll() is not None:
+                return True
+            ranks = set(self.ranks().values()) if must_start_again else set()
+            return self.steps() > have + 2 and (not must_start_again or (ranks and self.running.isdisjoint(ranks)))
         if not wait_until(there, self.patience) or self.supervisor.poll() is not None:
             self.wrong("hangs", f"{kind}: no further steps, code {self.supervisor.poll()}\n{self.said(begin)[-3000:]}")
             self.end()
             self.start()
             return
         self.soak.recoveries.append((kind, time.monotonic() - since))
+        if must_start_again:  # what mpirun passes on comes later than the steps
+            wait_until(lambda: "the last start, " in self.said(begin), TIMEOUT)
         for lost in self.jumps[self.before:]:
             self.soak.lost.append(lost)
             if lost > self.most_lost:
