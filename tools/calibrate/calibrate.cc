@@ -45,7 +45,7 @@ void settle_software(SoftwareProfile& s) {
   s.step_seconds = s.micro_batch_seconds = s.kernel_seconds = s.recompute_seconds = 0;
   s.overlap_data = s.overlap_gather = s.overlap_send = s.overlap_slowdown = s.straggler_per_doubling = 0;
   s.gradient_bytes = 4;
-  s.accumulate_bytes = s.shard_message_bytes = s.gather_message_bytes = s.fused_softmax_keys = 0;
+  s.accumulate_bytes = s.bucket_bytes = s.shard_message_bytes = s.gather_message_bytes = s.fused_softmax_keys = 0;
   s.composed_forward_bytes = s.composed_backward_bytes = s.composed_saved_bytes = 0;
   s.memory_traffic = 1, s.copies = 0;
 }

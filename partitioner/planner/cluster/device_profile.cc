@@ -88,6 +88,7 @@ absl::Status parse_software(const YamlNode& node, const std::string& path, Softw
       {"fused_softmax_keys", number(&S::fused_softmax_keys, kNonNegative)},
       {"unfused_score_traffic", number(&S::unfused_score_traffic, kNonNegative)},
       {"accumulate_bytes", number(&S::accumulate_bytes, kNonNegative)},
+      {"bucket_bytes", number(&S::bucket_bytes, kNonNegative)},
       {"shard_message_bytes", number(&S::shard_message_bytes, kNonNegative)},
       {"gather_message_bytes", number(&S::gather_message_bytes, kNonNegative)},
       {"composed_forward_bytes", number(&S::composed_forward_bytes, kNonNegative)},

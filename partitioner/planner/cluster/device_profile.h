@@ -34,7 +34,7 @@ struct SoftwareProfile {
   double micro_batch_seconds = 0;     // the same of one micro-batch on one stage
   double kernel_seconds = 0;          // gap between two kernels of a stream
   double recompute_seconds = 0;       // host work of recomputing one block for one micro-batch that nothing hides
-  double overlap_data = 0;            // share of the gradients' reduction that can hide behind backward
+  double overlap_data = 0;            // share of the gradients' reduction that can hide behind backward, without stages
   double overlap_gather = 0;          // share of ZeRO-3's gathers that can hide behind compute
   double overlap_send = 0;            // share of sends between stages that hides behind compute
   double overlap_slowdown = 0;        // compute slows by this share while a collective runs beside it
@@ -47,8 +47,9 @@ struct SoftwareProfile {
   double fused_softmax_keys = 0;       // more keys than the fused softmax takes: 0 without a limit
   double unfused_score_traffic = 0;    // math_score_traffic of attention with more keys
   double accumulate_bytes = 0;         // moved per parameter where a micro-batch adds to its gradient
-  double shard_message_bytes = 0;      // ZeRO-1 exchanges gradients and parameters in messages of so much,
-  double gather_message_bytes = 0;     // ZeRO-2 and 3 those of a unit: 0 all at once
+  double bucket_bytes = 0;             // gradients, and what ZeRO-1 gathers, travel in messages of so much,
+  double shard_message_bytes = 0;      // those of ZeRO-1 between pipeline stages in such,
+  double gather_message_bytes = 0;     // those of a unit under ZeRO-2 and 3 in such: 0 all at once
   double composed_forward_bytes = 0;   // moved per element by an op that is run as a chain of operations, beside what
   double composed_backward_bytes = 0;  // one kernel moves, in mixed precision
   double composed_saved_bytes = 0;     // and kept for backward beside its 16-bit operand and result

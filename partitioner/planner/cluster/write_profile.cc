@@ -70,7 +70,8 @@ std::string device_text(const DeviceProfile& d) {
   software.add("math_score_bytes", s.math_score_bytes), software.add("math_score_traffic", s.math_score_traffic);
   software.add("fused_softmax_keys", s.fused_softmax_keys);
   software.add("unfused_score_traffic", s.unfused_score_traffic);
-  software.add("accumulate_bytes", s.accumulate_bytes), software.add("shard_message_bytes", s.shard_message_bytes);
+  software.add("accumulate_bytes", s.accumulate_bytes), software.add("bucket_bytes", s.bucket_bytes);
+  software.add("shard_message_bytes", s.shard_message_bytes);
   software.add("gather_message_bytes", s.gather_message_bytes);
   software.add("composed_forward_bytes", s.composed_forward_bytes);
   software.add("composed_backward_bytes", s.composed_backward_bytes);

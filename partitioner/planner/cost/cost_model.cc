@@ -39,12 +39,15 @@ CostModel::CostModel(const Problem& problem) : problem_(problem) {
 double CostModel::message_seconds(const DeviceGroup& group, const CollectiveUse& use, const Layout& l,
                                   double message) const {
   auto seconds = [&](double bytes) { return collective_time(group, use.collective, use.axis, bytes).seconds; };
-  if (problem_.own_programs || !l.buckets.sizes.empty()) {
-    const double bucket = static_cast<double>(l.buckets.bytes(use.axis.size));
-    return use.bytes > bucket ? use.bytes / bucket * seconds(bucket) : seconds(use.bytes);
-  }
-  const double more = message > 0 ? std::floor(use.bytes / message) * ring_latency(group, use.axis) : 0;
-  return seconds(use.bytes) + more;
+  const bool buckets = problem_.own_programs || !l.buckets.sizes.empty();
+  const double most = buckets ? static_cast<double>(l.buckets.bytes(use.axis.size)) : message;
+  return most > 0 && use.bytes > most ? use.bytes / most * seconds(most) : seconds(use.bytes);
+}
+
+double CostModel::sum_message(const SoftwareProfile& software, const Layout& l) {
+  if (l.zero >= 2) return 0;
+  if (l.pipeline == 1) return software.bucket_bytes;
+  return l.zero == 1 ? software.shard_message_bytes : 0;
 }
 
 const DeviceGroup& CostModel::group_of_ranks(int64_t first, int64_t last) const {
@@ -370,13 +373,17 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
   const UpdateCollectives collectives = update_collectives(l, units);
   auto seconds = [&](const std::vector<CollectiveUse>& list) {
     double sum = 0;
-    for (const CollectiveUse& use : list)
-      sum += message_seconds(g, use, l, l.zero == 1 ? software.shard_message_bytes : 0);
+    for (const CollectiveUse& use : list) sum += message_seconds(g, use, l, sum_message(software, l));
     return sum;
   };
   const double reduce = seconds(collectives.reduce);
   out.times[kReduce] = waited_sums(l, g, collectives.reduce, chunks);
   out.times.hidden_reduce = reduce - out.times[kReduce];
+  // Gradients of tied weights, of which the first and the last stage of published software have a copy.
+  if (const double tied = problem_.own_programs ? 0 : tied_parameters(w, units, l); tied > 0) {
+    const RankAxis ends{2, (l.pipeline - 1) * l.ranks_of_stage(0)};
+    out.times[kReduce] += collective_time(g, CollectiveKind::kAllReduce, ends, tied * element).seconds;
+  }
   out.times[kUpdated] = seconds(collectives.gather);
   // ZeRO-2 and 3 sum them with each micro-batch.
   out.algorithm = collectives.reduce.empty() || l.zero >= 2

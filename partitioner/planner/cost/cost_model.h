@@ -166,6 +166,8 @@ class CostModel {
   // Of a micro-batch's values from a stage to the next one (from the last to the first).
   double send_seconds(const Layout& layout, int64_t stage) const;
   std::vector<double> sends(const Layout& layout) const;
+  // Of software's sums of gradients and ZeRO-1's gathers: bytes of one message; 0: all at once.
+  static double sum_message(const SoftwareProfile& software, const Layout& layout);
   // Our programs send it in the layout's buckets, other software in messages of `message` bytes (0: at once).
   double message_seconds(const DeviceGroup& group, const CollectiveUse& use, const Layout& layout,
                          double message) const;

@@ -218,7 +218,7 @@ double CostModel::waited_sums(const Layout& l, const DeviceGroup& group, const s
                               const std::vector<ChunkTimes>& chunks) const {
   using enum TimeKind;
   const SoftwareProfile& software = group.device.software;
-  const auto [moved, last] = sum_seconds(group, l, sums, l.zero == 1 ? software.shard_message_bytes : 0);
+  const auto [moved, last] = sum_seconds(group, l, sums, sum_message(software, l));
   double backward = 0, compute = 0;
   // Beside the last of several micro-batches, whose terms complete them.
   for (const ChunkTimes& c : chunks) {
@@ -226,7 +226,7 @@ double CostModel::waited_sums(const Layout& l, const DeviceGroup& group, const s
     const PassTimes& pass = c.weight.total() > 0 ? c.weight : c.backward;
     compute += hiding_share(group, pass) * (pass[kCompute] + pass[kRecompute]);
   }
-  if (!problem_.own_programs) return moved - std::min(moved, backward) * software.overlap_data;
+  if (!problem_.own_programs) return moved - (l.pipeline == 1 ? std::min(moved, backward) * software.overlap_data : 0);
   return waited_in_all(moved, compute, last);
 }
 

@@ -82,10 +82,19 @@ double stashed_versions(const Layout& l, double in_flight) {
   return l.schedule == PipelineSchedule::kPipedream && in_flight > 1 ? in_flight : 0;
 }
 
-ShardedParameters::ShardedParameters(const Workload& workload, const StageUnits& stage, const Layout& l)
+double tied_parameters(const Workload& w, const StageUnits& stage, const Layout& l) {
+  double sum = 0;
+  for (size_t k = 0; l.pipeline > 1 && k < stage.counts.size(); ++k) {
+    const TensorParts& tied = w.kinds[k].tied;
+    sum += stage.counts[k] * (tied[0] / static_cast<double>(l.tensor) + tied[1]);
+  }
+  return sum;
+}
+
+ShardedParameters::ShardedParameters(const Workload& workload, const StageUnits& stage, const Layout& l, double copied)
     : zero_(l.zero) {
   const auto [dense, expert] = local_parameters(workload, stage, l);
-  dense_ = dense, expert_ = expert;
+  dense_ = dense + copied, expert_ = expert;
   group_ = static_cast<double>(l.data * l.expert * l.context);
   if (l.zero_group > 0) group_ = std::min(group_, static_cast<double>(l.zero_group));
   expert_group_ = std::max(1.0, group_ / static_cast<double>(l.expert));
@@ -132,7 +141,8 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
                                : software.logit_bytes;
     logits = std::max(logits, u.largest * samples * each);
   }
-  const ShardedParameters p(w, stage, l);
+  // Software keeps a copy of tied weights on either stage.
+  const ShardedParameters p(w, stage, l, tied_parameters(w, stage, l));
   bool host_states = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
   m.parameters = host_parameters ? 0 : (p.stored(3) + frozen / (l.zero >= 3 ? p.group() : 1)) * element;
   m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;

@@ -79,7 +79,8 @@ double in_flight(const Problem& problem, const Layout& layout, int64_t stage);
 // Elements of a stage's parameters on a rank.
 class ShardedParameters {
  public:
-  ShardedParameters(const Workload& workload, const StageUnits& stage, const Layout& layout);
+  // `copied`: those that the stage has of its own beside an earlier stage's (tied_parameters).
+  ShardedParameters(const Workload& workload, const StageUnits& stage, const Layout& layout, double copied = 0);
   double all() const { return dense_ + expert_; }
   // Where they are stored in parts from this ZeRO stage on.
   double stored(int from) const { return zero_ >= from ? shard() : all(); }
@@ -109,5 +110,7 @@ double local_frozen(const UnitWork& unit, const Layout& layout);
 std::array<double, 2> local_parameters(const UnitWork& unit, const Layout& layout);
 // Of all units of a stage.
 std::array<double, 2> local_parameters(const Workload& workload, const StageUnits& stage, const Layout& layout);
+// Of them, elements that the stage reads and an earlier stage has (a head that is tied to the embedding).
+double tied_parameters(const Workload& workload, const StageUnits& stage, const Layout& layout);
 
 }  // namespace partita

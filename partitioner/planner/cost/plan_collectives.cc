@@ -117,8 +117,10 @@ CostModel::UpdateCollectives CostModel::update_collectives(const Layout& l, cons
   using enum CollectiveKind;
   UpdateCollectives out;
   const double element = problem_.options.element_bytes(), bytes = travelling_bytes(problem_.compress, element);
-  const auto [dense, expert] = local_parameters(*problem_.workload, units, l);
+  auto [dense, expert] = local_parameters(*problem_.workload, units, l);
   const RankAxis all = sample_ranks(l), shards = shard_ranks(l);
+  // Software keeps a copy of tied weights on either stage.
+  if (!problem_.own_programs) dense += tied_parameters(*problem_.workload, units, l);
   const RankAxis copies{all.size / shards.size, all.stride * shards.size};  // ranks with the same shard
   auto both = [&](CollectiveKind kind, double each, std::vector<CollectiveUse>& to) {
     to.push_back({TrafficKind::kData, kind, all, dense * each});

@@ -89,7 +89,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   if (w.sequence > 1) samples /= static_cast<double>(l.context);
   MemoryUse m;
   double frozen_bytes = 0, read_as_stored = 0, largest_unit = 0, largest_gathered = 0, gathered = 0, working = 0,
-         in_block = 0, tied = 0, message = 0;
+         in_block = 0, message = 0;
   ComputedAgain again;
   for (size_t k = 0; k < stage.counts.size(); ++k) {
     const double n = stage.counts[k];
@@ -109,7 +109,6 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
       again.add(mode, units * in_flight * kept, mode == RecomputeMode::kFull ? all : all - kept);
     });
     if (puts_off) m.activations += n * in_flight * put_off_bytes(u, problem, l);
-    if (l.pipeline > 1) tied += n * (u.tied[0] / tensor + u.tied[1]);
     if (l.pipeline > 1) message = std::max(message, here({0, u.input_bytes}, u, l) * samples);
     // A value and its gradient, which takes the logits' place; in a block beside what is computed again.
     const double largest = u.largest * samples * element / (u.largest_split ? tensor : 1) *
@@ -118,6 +117,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     most = std::max(most, (u.is_block() ? 2 : 1) * largest);
   }
   working = std::max(working, in_block + again.beyond(m.activations, l));
+  const double tied = tied_parameters(w, stage, l);
   const ShardedParameters p(w, stage, l);
   const bool host_moments = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
   const bool gathers = l.zero >= 1 || host_parameters, each_pass = l.zero >= 3 && l.reshard_after_forward;

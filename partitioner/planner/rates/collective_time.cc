@@ -139,8 +139,4 @@ std::vector<double> level_members(const DeviceGroup& group, RankAxis axis) {
   return out;
 }
 
-double ring_latency(const DeviceGroup& group, RankAxis axis) {
-  return axis.size > 1 ? ring_latency(levels(group, axis), static_cast<double>(axis.size)) : 0;
-}
-
 }  // namespace partita

@@ -33,7 +33,4 @@ double best_message(const DeviceGroup& group, CollectiveKind kind, RankAxis axis
 // How many of the axis's ranks, or of groups of them, meet at each level of links that it crosses, innermost first.
 std::vector<double> level_members(const DeviceGroup& group, RankAxis axis);
 
-// Seconds that the first bytes take once round the axis's ranks.
-double ring_latency(const DeviceGroup& group, RankAxis axis);
-
 }  // namespace partita

@@ -85,29 +85,74 @@ TEST(Predict, RecomputedBlocksCostTheHost) {
   EXPECT_NEAR(step(RecomputeMode::kFull, 1e-3) - step(RecomputeMode::kFull, 0), 8 * 4 * 1e-3, 1e-9);
 }
 
-// Software that exchanges states in pieces pays the ring's latency for each of them.
-TEST(Predict, PiecesOfShardedStates) {
+// Software that exchanges gradients and states in pieces pays the ring's latency for each of them: in buckets, beside
+// stages in what its shards are cut into, and under ZeRO-2 and 3 in those of a unit.
+TEST(Predict, ExchangesInMessages) {
   Workload w = transformer(4, 1024, 512, 8192);
   Cluster c = cluster(4, 8, "A100-80GB");
   SoftwareProfile& software = c.groups[0].device.software;
   software.overlap_data = software.overlap_gather = software.overlap_slowdown = software.straggler_per_doubling = 0;
   Problem p = problem(w, c, 32);
   Layout l;
-  l.data = 32;
-  auto step = [&](int zero, double shard, double gather) {
-    software.shard_message_bytes = shard, software.gather_message_bytes = gather;
-    l.zero = zero;
+  auto step = [&](int64_t pipeline, int zero, double bucket, double shard, double gather) {
+    software.bucket_bytes = bucket, software.shard_message_bytes = shard, software.gather_message_bytes = gather;
+    l.pipeline = pipeline, l.data = 32 / pipeline, l.zero = zero;
     return CostModel(p).predict(l, false).step_seconds;
   };
-  double hops = ring_latency(c.groups[0], {32, 1}), parameters = 0;
-  for (int k : w.units) parameters += w.kinds[static_cast<size_t>(k)].parameters[0] + w.unit(0).parameters[1];
   for (int zero : {0, 1, 2, 3}) {
-    double whole = step(zero, 0, 0);
-    EXPECT_EQ(step(zero, 1e4, 0) > whole, zero == 1) << zero;
-    EXPECT_EQ(step(zero, 0, 1e4) > whole, zero >= 2) << zero;
+    for (int64_t pipeline : {1, 2}) {
+      const double whole = step(pipeline, zero, 0, 0, 0);
+      EXPECT_EQ(step(pipeline, zero, 1e4, 0, 0) > whole, zero <= 1 && pipeline == 1) << zero;
+      EXPECT_EQ(step(pipeline, zero, 0, 1e4, 0) > whole, zero == 1 && pipeline == 2) << zero;
+      EXPECT_EQ(step(pipeline, zero, 0, 0, 1e4) > whole, zero >= 2) << zero;
+    }
   }
   // Gradients are scattered and parameters gathered, 16 bits each, in pieces of 10 kB.
-  EXPECT_NEAR(step(1, 1e4, 0) - step(1, 0, 0), 2 * 2 * parameters / 1e4 * hops, 0.01 * 2 * 2 * parameters / 1e4 * hops);
+  const double bytes = 2 * w.parameters;
+  auto pass = [&](double b) { return collective_time(c.groups[0], CollectiveKind::kAllGather, {32, 1}, b).seconds; };
+  const double more = 2 * (bytes / 1e4 * pass(1e4) - pass(bytes));
+  EXPECT_NEAR(step(1, 1, 1e4, 0, 0) - step(1, 1, 0, 0, 0), more, 0.01 * more);
+}
+
+// Sums of gradients run beside the backward part, but for those of a pipeline, which wait for its last one.
+TEST(Predict, PublishedSumsHideBesideBackward) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(1, 8, "A100-80GB");
+  SoftwareProfile& software = c.groups[0].device.software;
+  Problem p = problem(w, c, 256);
+  Layout l;
+  l.data = 8, l.micro_batch = 32;
+  auto waits = [&](double share) {
+    software.overlap_data = share;
+    return CostModel(p).predict(l, false).breakdown.gradients;
+  };
+  EXPECT_GT(waits(0), 0);
+  EXPECT_EQ(waits(1), 0);
+  l.data = 4, l.pipeline = 2;
+  EXPECT_GT(waits(0), 0);
+  EXPECT_EQ(waits(1), waits(0));
+}
+
+// A head that is tied to the embedding: the last stage of published software has a copy, and the ends sum its
+// gradients.
+TEST(Predict, TiedWeightsOfTwoStages) {
+  Workload w = transformer(4, 1024, 512, 8192);
+  Cluster c = cluster(1, 2, "A100-80GB");
+  Problem p = problem(w, c, 8);
+  Layout l;
+  l.pipeline = 2;
+  const Prediction apart = CostModel(p).predict(l, false);
+  const double tied = 1e7, sum = collective_time(c.groups[0], CollectiveKind::kAllReduce, {2, 1}, 2 * tied).seconds;
+  w.kinds[static_cast<size_t>(w.units.back())].tied = {tied, 0};
+  const Prediction both = CostModel(p).predict(l, false);
+  EXPECT_NEAR(both.breakdown.gradients - apart.breakdown.gradients, sum, 1e-9);
+  EXPECT_EQ(both.memory[0].total(), apart.memory[0].total());
+  EXPECT_NEAR(both.memory[1].parameters - apart.memory[1].parameters, 2 * tied, 1);
+  EXPECT_NEAR(both.memory[1].optimizer - apart.memory[1].optimizer, 12 * tied, 1);
+  l.pipeline = 1, l.data = 2;
+  const double shared = CostModel(p).predict(l, false).memory[0].parameters;
+  w.kinds[static_cast<size_t>(w.units.back())].tied = {};
+  EXPECT_EQ(CostModel(p).predict(l, false).memory[0].parameters, shared);
 }
 
 TEST(Predict, SeveralMicroBatchesAddTheirGradients) {
