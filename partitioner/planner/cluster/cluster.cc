@@ -29,6 +29,12 @@ struct LinkEntry {
   std::optional<int64_t> group, nics;
 };
 
+// What a message costs beside its bytes takes the same time: half of a slower link's bandwidth is reached by less.
+void set_bandwidth(LinkProfile& link, double bandwidth) {
+  if (link.bandwidth > 0) link.half_bytes *= bandwidth / link.bandwidth;
+  link.bandwidth = bandwidth;
+}
+
 absl::Status parse_bandwidth(const YamlNode& node, const std::string& path, LinkEntry& out) {
   PARTITA_ASSIGN_OR_RETURN(out.bandwidth, read_quantity(node, path, Unit::kBytesPerSecond, kPositive));
   return absl::OkStatus();
@@ -105,7 +111,7 @@ class Reader {
       PARTITA_RETURN_IF_ERROR(parse_failure_rates(*entry.failures, join_path(path, "failures"), out.device.failures));
     }
     out.network = *library_.link(preset ? preset->outer_link : "ethernet");
-    if (preset && preset->outer_bandwidth > 0) out.network.bandwidth = preset->outer_bandwidth;
+    if (preset && preset->outer_bandwidth > 0) set_bandwidth(out.network, preset->outer_bandwidth);
     out.own_links = entry.links != nullptr, out.assumed_links = !entry.links && !preset;
     if (entry.links) {
       PARTITA_RETURN_IF_ERROR(links(*entry.links, join_path(path, "links"), out));
@@ -133,7 +139,8 @@ class Reader {
     const LinkProfile* profile = library_.link(entry.kind);
     if (!profile) return unknown(item, join_path(at, "kind"), entry.kind, library_.link_kinds());
     LinkLevel level{*profile, entry.group.value_or(devices)};
-    PARTITA_ASSIGN_OR_RETURN(level.link.bandwidth, bandwidth(item, at, entry, *profile, node_devices));
+    PARTITA_ASSIGN_OR_RETURN(const double said, bandwidth(item, at, entry, *profile, node_devices));
+    set_bandwidth(level.link, said);
     level.link.latency = entry.latency.value_or(profile->latency);
     level.link.efficiency = entry.efficiency.value_or(profile->efficiency);
     double fastest = is_network(entry.kind) ? kFastestNetwork : kFastestLink;

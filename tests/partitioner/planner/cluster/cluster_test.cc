@@ -126,6 +126,9 @@ TEST(Cluster, UnitsAndNetworkCards) {
     return c.ok() ? c->groups[0].links[1].link : LinkProfile();
   };
   EXPECT_EQ(outer("nics: 4, rate: 200Gb/s").bandwidth, 4 * 25e9 / 8);
+  // What a message costs beside its bytes takes as long over a slower wire.
+  const LinkProfile whole = outer("bandwidth: 25e9"), quarter = outer("bandwidth: 6.25e9");
+  EXPECT_DOUBLE_EQ(quarter.half_bytes / quarter.bandwidth, whole.half_bytes / whole.bandwidth);
   EXPECT_EQ(outer("bandwidth: 200Gb/s").bandwidth, 25e9);
   EXPECT_EQ(outer("bandwidth: 25 GB/s").bandwidth, 25e9);
   EXPECT_EQ(outer("bandwidth: 25e9, latency: 5us").bandwidth, 25e9);
