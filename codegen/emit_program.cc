@@ -54,15 +54,6 @@ std::vector<int32_t> phases(const LocalProgram& local, const Graph& graph) {
   return phases;
 }
 
-// What a rank runs of the micro-batches of a step.
-std::vector<StageStep> operations(const LocalProgram& local) {
-  if (local.stage.axis >= 0) {
-    return stage_order(local.stage.schedule, local.mesh.axes[static_cast<size_t>(local.stage.axis)].size,
-                       local.stage.index, local.stage.chunks, local.micro_batches);
-  }
-  return stage_order(PipelineSchedule::k1f1b, 1, 0, 1, local.micro_batches);
-}
-
 class ProgramMaker {
  public:
   ProgramMaker(const LocalProgram& local, PreparedGraph prepared, const TargetOptions& options)
@@ -73,8 +64,9 @@ class ProgramMaker {
         code_(graph_, !options.gpu.empty(), phases(local, graph_), options.strict),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse, .stage_axis = local.stage.axis},
                                      .micro_batches = local.micro_batches,
-                                     .order = operations(local),
+                                     .order = local.order(),
                                      .chunks = static_cast<int32_t>(local.stage.chunks),
+                                     .turns = local.stage.turns,
                                      .updates_each = local.stage.updates_each(),
                                      .in_place = options.in_place,
                                      .host_states = local.host_states(),
@@ -359,7 +351,7 @@ class ProgramMaker {
     for (const StageStep& at : plan_.order) {
       const bool forward = at.kind == StageWork::kForward;
       const bool sums = !forward && !each && at.micro_batch + 1 == local_.micro_batches;
-      run_segments(forward ? Segment::kForward : Segment::kBackward, local_.stage.phase(at.kind, at.chunk), at,
+      run_segments(forward ? Segment::kForward : Segment::kBackward, local_.stage.phase(at.kind, at.chunk, at.turn), at,
                    sums ? &last : nullptr);
       if (each && at.kind == StageWork::kBackward) run_segments(Segment::kReduce, 0, at);
     }

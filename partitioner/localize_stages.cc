@@ -6,6 +6,7 @@
 #include "partitioner/communicate/bucket_gathers.h"
 #include "partitioner/communicate/keep_gathered.h"
 #include "partitioner/communicate/level_sums.h"
+#include "partitioner/communicate/overlap_micro_batches.h"
 #include "partitioner/communicate/prefetch_gathers.h"
 #include "partitioner/communicate/regather_in_backward.h"
 #include "partitioner/localize/localize.h"
@@ -19,8 +20,9 @@ constexpr std::string_view kLocalize = "localize";
 absl::StatusOr<LocalPrograms> cut_into_stages(LocalPrograms p, const ProgramContext& c) {
   const Layout& layout = c.layout;
   if (layout.pipeline == 1) return p;
-  PARTITA_ASSIGN_OR_RETURN(p.stages, split_stages(p.stages.front(), c.planned.plan.mesh.find(kStageAxis),
-                                                  {layout.schedule, layout.interleave, layout.cut_names}, c.owners));
+  PARTITA_ASSIGN_OR_RETURN(
+      p.stages, split_stages(p.stages.front(), c.planned.plan.mesh.find(kStageAxis),
+                             {layout.schedule, layout.interleave, layout.cut_names, layout.overlapped()}, c.owners));
   return p;
 }
 
@@ -64,6 +66,11 @@ absl::StatusOr<LocalPrograms> prefetch(LocalPrograms p, const ProgramContext& c)
   return p;
 }
 
+absl::StatusOr<LocalPrograms> overlap(LocalPrograms p, const ProgramContext& c) {
+  PARTITA_RETURN_IF_ERROR(overlap_micro_batches(p.stages, c.layout.overlapped()));
+  return p;
+}
+
 constexpr ProgramPass kProgramPasses[] = {
     {"split_stages", cut_into_stages, "on the whole rank's graph: what stages send is told by who reads it",
      Phase::kRank},
@@ -78,7 +85,9 @@ constexpr ProgramPass kProgramPasses[] = {
      PassUse::kTraining},
     {"bucket_gathers", bucket_stored, "beside the gradients' buckets: gathers of stored parameters go by block",
      Phase::kRank, PassUse::kTraining},
-    {"prefetch_gathers", prefetch, "last: a bucket starts as one", Phase::kRank, PassUse::kTraining},
+    {"prefetch_gathers", prefetch, "once a bucket starts as one", Phase::kRank, PassUse::kTraining},
+    {"overlap_micro_batches", overlap, "last: turns begin by what is waited for in the order that is run", Phase::kRank,
+     PassUse::kTraining},
 };
 
 }  // namespace

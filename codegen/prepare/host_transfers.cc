@@ -50,7 +50,7 @@ class Inserter {
 
  private:
   // A value on one side, for readers in a segment's phase.
-  using CopyKey = std::tuple<ValueId, Side, Segment, int32_t, bool>;
+  using CopyKey = std::tuple<ValueId, Side, Segment, int32_t, bool, int32_t>;
 
   static Side side_of_state(const std::vector<bool>& host_states, size_t k) {
     return k < host_states.size() && host_states[k] ? Side::kHost : Side::kDevice;
@@ -106,7 +106,8 @@ class Inserter {
   ValueId on(Side at, ValueId v, const Node& reader) {
     if (v == kNoValue || at == Side::kBoth || sides_[v] == Side::kBoth || sides_[v] == at) return r_(v);
     ValueId& copy =
-        copies_.try_emplace({v, at, reader.segment, reader.chunk, reader.weight_gradient}, kNoValue).first->second;
+        copies_.try_emplace({v, at, reader.segment, reader.chunk, reader.weight_gradient, reader.turn}, kNoValue)
+            .first->second;
     if (copy != kNoValue) return copy;
     // What is made of less is made again on this side.
     const Node* producer = graph_.producer(v);

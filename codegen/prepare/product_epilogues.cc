@@ -111,7 +111,7 @@ class Fuser {
   DType dtype(ValueId v) const { return graph_.type(v).dtype; }
   int64_t columns(ValueId v) const { return graph_.type(v).shape.empty() ? 1 : graph_.type(v).shape.back(); }
   bool is_in_phase(const Node& a, const Node& b) const {
-    return a.segment == b.segment && a.weight_gradient == b.weight_gradient && a.chunk == b.chunk;
+    return a.segment == b.segment && a.weight_gradient == b.weight_gradient && a.chunk == b.chunk && a.turn == b.turn;
   }
 
   // Of matrices, not of batches of them.

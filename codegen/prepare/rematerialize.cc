@@ -117,7 +117,7 @@ class Rematerializer {
       bool reads = is_backward(node) && std::any_of(node.inputs.begin(), node.inputs.end(),
                                                     [&](ValueId v) { return v != kNoValue && is_chosen(storage(v)); });
       if (reads) {
-        weights_ = node.weight_gradient;
+        reader_ = &node;
         emit(node, node.segment);
         for (size_t k = 0; k < node.outputs.size(); ++k) r.replace(node.outputs[k], emitted_[k]);
       } else {
@@ -160,7 +160,8 @@ class Rematerializer {
     for (ValueId v : node.inputs) inputs.push_back(backward_value(v));
     rewriter_->at(node);
     rewriter_->builder().context().segment = segment;
-    rewriter_->builder().context().weight_gradient = weights_;
+    rewriter_->builder().context().weight_gradient = reader_->weight_gradient;
+    rewriter_->builder().context().turn = reader_->turn;
     auto made = rewriter_->builder().try_emit(*node.op, std::move(inputs), node.attrs);
     PARTITA_CHECK(made.ok(), cat(node.op->name, " computed again: ", made.status().message()));
     emitted_ = *std::move(made);
@@ -173,7 +174,7 @@ class Rematerializer {
   Rewriter* rewriter_ = nullptr;
   std::map<ValueId, ValueId> again_;
   std::vector<ValueId> emitted_;
-  bool weights_ = false;  // the reader computes a weight's gradient
+  const Node* reader_ = nullptr;  // of the graph: what is computed again is there for it
 };
 
 }  // namespace

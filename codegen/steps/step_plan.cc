@@ -146,9 +146,9 @@ void StepPlanner::make_outboxes() {
 }
 
 // The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
-// phase runs again before one does. Nothing waits for what leaves an outbox. What a reduce-scatter reads is as large as
-// all its ranks' results, and is held until the wait: two of a phase are under way at most, but of sums that are there
-// for the whole step.
+// phase runs again before one does, for the same micro-batch's slot. Nothing waits for what leaves an outbox. What a
+// reduce-scatter reads is as large as all its ranks' results, and is held until the wait: two of a phase are under way
+// at most, but of sums that are there for the whole step.
 void StepPlanner::place_waits() {
   auto together = [&](size_t a, size_t b) {
     return drafts_[a].step.segment == drafts_[b].step.segment && drafts_[a].step.phase == drafts_[b].step.phase;
@@ -175,7 +175,10 @@ void StepPlanner::place_waits() {
       }
       if (next < end) reader = std::min(reader, next);
     }
-    bool repeated = !sends && options_.micro_batches > 1 && is_repeated(segment);
+    // Where micro-batches take turns, each has collectives of its own under way, and a phase runs again in its slot
+    // when all phases have.
+    const bool turns = options_.turns > 1 && reader < drafts_.size() && is_repeated(drafts_[reader].step.segment);
+    bool repeated = !sends && options_.micro_batches > 1 && is_repeated(segment) && !turns;
     at_end[k] = reader >= end && (reader == drafts_.size() || repeated);
     before[at_end[k] ? end : reader].push_back(k);
   }

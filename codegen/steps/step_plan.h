@@ -64,8 +64,11 @@ struct PlanOptions {
   // What runs of the micro-batches; those in flight have slots, with their own copy of what lives on from one phase to
   // a later one. None: one after the other.
   std::vector<StageStep> order;
-  // Forward phase p and backward phase chunks - 1 - p are of one chunk.
+  // Forward phase p and backward phase chunks - 1 - p are of one chunk; where micro-batches take turns, as many phases
+  // each.
   int32_t chunks = 1;
+  // Each chunk's phase is so many, in each of which micro-batches take turns.
+  int32_t turns = 1;
   bool updates_each = false;  // the reduce segment runs after each backward phase
   bool in_place = true;
   std::vector<bool> host_states;  // per state: kept in host memory; empty: none is

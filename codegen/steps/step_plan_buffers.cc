@@ -241,7 +241,8 @@ void StepPlanner::finish_lifetimes() {
 
 int32_t StepPlanner::chunk_of(const PlanStep& step) const {
   if (options_.chunks == 1) return 0;
-  return step.segment == Segment::kForward ? step.phase : options_.chunks - 1 - step.phase;
+  const int32_t pass = step.phase / options_.turns;
+  return step.segment == Segment::kForward ? pass : options_.chunks - 1 - pass;
 }
 
 // Whether a later phase of the same micro-batch reads it, so that every micro-batch in flight has its own.
@@ -249,7 +250,10 @@ bool StepPlanner::outlives_phase(const PlanBuffer& b) const {
   if (slots_ <= 1 || b.region != Region::kArena || b.birth < 0) return false;
   const PlanStep &first = plan_.steps[b.birth], &last = plan_.steps[b.death];
   if (first.segment == Segment::kForward) return last.segment > Segment::kForward || first.phase != last.phase;
-  return first.segment == Segment::kBackward && last.segment == Segment::kBackward && first.phase != last.phase;
+  if (first.segment != Segment::kBackward) return false;
+  // What a step's end reads may be read by later turns as well.
+  if (last.segment > Segment::kBackward) return options_.turns > 1;
+  return first.phase != last.phase;
 }
 
 void StepPlanner::lay_out() {

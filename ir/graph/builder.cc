@@ -102,7 +102,8 @@ absl::StatusOr<std::vector<ValueId>> Builder::try_emit(const OpDef& op, std::vec
             .segment = context_.segment,
             .weight_gradient = context_.weight_gradient,
             .device = context_.device,
-            .chunk = context_.chunk};
+            .chunk = context_.chunk,
+            .turn = context_.turn};
   for (TensorType& t : results) {
     ValueId v = new_value(std::move(t), {});
     graph_.values[v].producer = static_cast<NodeId>(graph_.nodes.size());
@@ -195,7 +196,8 @@ ValueId Rewriter::operator()(ValueId old) const {
 void Rewriter::replace(ValueId old, ValueId now) { map_[old] = now; }
 
 void Rewriter::at(const Node& node) {
-  builder_.context() = {node.segment, node.origin, node.block, node.weight_gradient, node.device, node.chunk};
+  builder_.context() = {node.segment, node.origin, node.block, node.weight_gradient,
+                        node.device,  node.chunk,  node.turn};
 }
 
 std::vector<ValueId> Rewriter::copy(const Node& node) {

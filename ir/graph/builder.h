@@ -20,6 +20,7 @@ struct NodeContext {
   bool weight_gradient = false;
   DeviceKind device = DeviceKind::kDefault;
   int32_t chunk = 0;
+  int32_t turn = 0;
 };
 
 class Builder {

@@ -40,6 +40,7 @@ struct Node {
   bool weight_gradient = false;  // backward: computes a parameter's gradient rather than an input's
   DeviceKind device = DeviceKind::kDefault;
   int32_t chunk = 0;  // of a pipeline's stage that has several: the one it runs in
+  int32_t turn = 0;   // of a pass in which micro-batches take turns: the one it runs in
 };
 
 struct GraphInput {

@@ -189,13 +189,18 @@ Complaint initial_values(const Graph& g) {
   });
 }
 
-// A node may read what is ready when its segment runs: values of its own and of earlier segments. Evaluation runs on
-// its own.
+// A node may read what is ready when its segment runs: values of its own, of its turn of a pass and of those before,
+// and of earlier segments. Evaluation runs on its own.
 Complaint segments(const Graph& g) {
   return each_node(g, [&](const Node& n) -> Complaint {
     for (ValueId v : n.inputs) {
       const Node* from = v == kNoValue ? nullptr : g.producer(v);
-      if (from == nullptr || from->segment == n.segment) continue;
+      if (from == nullptr) continue;
+      const bool one_pass =
+          from->segment == n.segment && from->chunk == n.chunk && from->weight_gradient == n.weight_gradient;
+      if (one_pass && from->turn > n.turn)
+        return cat("is in turn ", n.turn, ", yet reads value ", v, " of turn ", from->turn);
+      if (from->segment == n.segment) continue;
       bool apart = from->segment == Segment::kEvaluation || n.segment == Segment::kEvaluation;
       if (apart || from->segment > n.segment)
         return cat("is in ", enum_name(n.segment), ", yet reads value ", v, " of ", enum_name(from->segment));

@@ -349,6 +349,9 @@ class GraphParser {
       } else if (in_.accept_word("chunk")) {
         PARTITA_ASSIGN_OR_RETURN(int64_t v, in_.integer("a chunk's number", 0, kMaxId));
         n.chunk = static_cast<int32_t>(v);
+      } else if (in_.accept_word("turn")) {
+        PARTITA_ASSIGN_OR_RETURN(int64_t v, in_.integer("a turn's number", 0, kMaxId));
+        n.turn = static_cast<int32_t>(v);
       } else {
         return absl::OkStatus();
       }

@@ -114,6 +114,7 @@ class Printer {
     if (n.weight_gradient) s_ += " weight_gradient";
     if (n.device == DeviceKind::kHost) s_ += " host";
     if (n.chunk != 0) append(s_, " chunk ", n.chunk);
+    if (n.turn != 0) append(s_, " turn ", n.turn);
     s_ += "\n";
   }
 

@@ -26,6 +26,9 @@ struct Layout {
   // Gathers of parameters start so far ahead that as many bytes as this many of the largest one's wait for their first
   // use at a time; 0: each as it is wanted. Unset: open, kPrefetched in programs.
   std::optional<int64_t> prefetch_blocks;
+  // Micro-batches of a rank that are computed in turns, each while what the others have sent travels; 1: one after the
+  // other. Unset: open, 1 in programs.
+  std::optional<int64_t> overlap_micro_batches;
   int64_t micro_batch = 1;         // samples that a rank takes at once; 0: all that it has of a run of the graph
   bool sequence_parallel = false;  // Megatron's: sums over the tensor axis are scattered along positions
   RecomputeMode recompute = RecomputeMode::kNone;  // of all repeated blocks
@@ -49,6 +52,7 @@ struct Layout {
   std::vector<StageAxes> stages;
 
   int64_t prefetched() const { return prefetch_blocks.value_or(kPrefetched); }
+  int64_t overlapped() const { return overlap_micro_batches.value_or(1); }
   int64_t ranks() const { return first_rank(pipeline); }
   int64_t ranks_of_stage(int64_t stage) const {
     return stages.empty() ? data * tensor * context * expert : stages[static_cast<size_t>(stage)].ranks();

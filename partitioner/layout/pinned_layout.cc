@@ -29,6 +29,8 @@ absl::Status refuse_with_pipedream(const Recipe& recipe) {
   if (recipe.compress != Compression::kNone) return refuse("compress", "leave it out");
   if (recipe.pin.offload.value_or(OffloadMode::kNone) != OffloadMode::kNone)
     return refuse("offload: weights are stashed on the device", "leave it out");
+  if (recipe.pin.overlap_micro_batches.value_or(1) > 1)
+    return refuse("overlap_micro_batches: each micro-batch meets what the one before has updated", "leave it out");
   return absl::OkStatus();
 }
 
@@ -66,6 +68,7 @@ absl::StatusOr<Layout> equal_stages(const Recipe& recipe, std::optional<int64_t>
   l.buckets = pin.bucket_bytes;
   l.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   l.prefetch_blocks = pin.prefetch_blocks;
+  l.overlap_micro_batches = pin.overlap_micro_batches;
   if (l.schedule == PipelineSchedule::kInterleaved) l.interleave = pin.interleave.value_or(kChunks);
   if (l.schedule != PipelineSchedule::kInterleaved && pin.interleave.value_or(1) > 1)
     return absl::InvalidArgumentError(

@@ -19,12 +19,11 @@ StageStep interleaved(StageWork kind, int64_t k, int64_t stages, int64_t chunks)
   return {kind, static_cast<int>(chunk), group * stages + within % stages};
 }
 
-// The lowest free slot from `first` on, from a micro-batch's first forward in a chunk until its last backward operation
-// there, for the chunks that are `in`. Returns how many it takes.
+// The lowest free slot from `first` on, from a micro-batch's first forward in a chunk until its last operation there,
+// for the chunks that are `in`. Returns how many it takes.
 int64_t take_slots(std::vector<StageStep>& order, const std::vector<bool>& in, int64_t first) {
-  const bool apart =
-      std::any_of(order.begin(), order.end(), [](const StageStep& x) { return x.kind == StageWork::kWeight; });
-  const StageWork last = apart ? StageWork::kWeight : StageWork::kBackward;
+  std::map<std::pair<int, int64_t>, const StageStep*> last;
+  for (const StageStep& x : order) last[{x.chunk, x.micro_batch}] = &x;
   std::map<std::pair<int, int64_t>, int64_t> slot_of;
   std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> free;
   int64_t count = 0;
@@ -38,7 +37,7 @@ int64_t take_slots(std::vector<StageStep>& order, const std::vector<bool>& in, i
       free.pop();
     }
     x.slot = first + at->second;
-    if (x.kind != last) continue;
+    if (last.at({x.chunk, x.micro_batch}) != &x) continue;
     free.push(at->second);
     slot_of.erase(at);
   }
@@ -68,6 +67,21 @@ std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, in
     if (apart && k >= stage) order.push_back(at(StageWork::kWeight, weights++));
   }
   while (apart && weights < total) order.push_back(at(StageWork::kWeight, weights++));
+  take_slots(order, std::vector<bool>(static_cast<size_t>(chunks), true), 0);
+  return order;
+}
+
+std::vector<StageStep> take_turns(const std::vector<StageStep>& groups, int64_t group, int turns,
+                                  int64_t micro_batches) {
+  std::vector<StageStep> order;
+  int chunks = 1;
+  for (const StageStep& x : groups) {
+    chunks = std::max(chunks, x.chunk + 1);
+    const int64_t first = x.micro_batch * group, end = std::min(first + group, micro_batches);
+    for (int turn = 0; turn < turns; ++turn) {
+      for (int64_t m = first; m < end; ++m) order.push_back({x.kind, x.chunk, m, 0, turn});
+    }
+  }
   take_slots(order, std::vector<bool>(static_cast<size_t>(chunks), true), 0);
   return order;
 }

@@ -23,6 +23,7 @@ struct StageStep {
   int chunk = 0;
   int64_t micro_batch = 0;
   int64_t slot = 0;
+  int turn = 0;  // of the pass, where micro-batches take turns in it
   bool operator==(const StageStep&) const = default;
 };
 
@@ -32,6 +33,12 @@ struct StageStep {
 // the stages. Zero-bubble: 1F1B with the gradients of weights put off into the gaps (Qi et al., ZB-H1).
 std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t chunks,
                                    int64_t micro_batches);
+
+// The order for groups of micro-batches, whose numbers are those of `groups`, as that of micro-batches: those of a
+// group take turns, so many in each pass, and what one has sent travels while the others compute. The last group may be
+// smaller.
+std::vector<StageStep> take_turns(const std::vector<StageStep>& groups, int64_t group, int turns,
+                                  int64_t micro_batches);
 
 // Slots that the order uses: the most micro-batch chunks in flight at once.
 int64_t slots_of(const std::vector<StageStep>& order);

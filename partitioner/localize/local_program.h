@@ -27,6 +27,10 @@ struct PipelineStage {
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t chunks = 1;    // of the model that the stage has (interleaved)
   int64_t channels = 1;  // lanes of messages between two stages, each with an order of its own
+  // So many micro-batches take turns, in a program without stages too, and so many in a pass at most
+  // (overlap_micro_batches.h).
+  int64_t overlapped = 1;
+  int turns = 1;
 
   // Whether every micro-batch is an optimizer step: what the reduce segment holds then, updates included, runs after
   // each backward pass, and the update segment has what a step's end needs of all stages.
@@ -35,15 +39,17 @@ struct PipelineStage {
   // The part of its segment that the schedule runs the node in, in the order in which one micro-batch comes through
   // them: its chunk; gradients of weights after the others, where they run apart.
   int32_t phase(const Node& node) const {
-    if (axis < 0) return 0;  // not cut into stages yet
-    if (node.segment == Segment::kForward) return phase(StageWork::kForward, node.chunk);
+    if (node.segment == Segment::kForward) return phase(StageWork::kForward, node.chunk, node.turn);
     if (node.segment != Segment::kBackward) return 0;
-    bool apart = schedule == PipelineSchedule::kZeroBubble && node.weight_gradient;
-    return phase(apart ? StageWork::kWeight : StageWork::kBackward, node.chunk);
+    const bool apart = axis >= 0 && schedule == PipelineSchedule::kZeroBubble && node.weight_gradient;
+    return phase(apart ? StageWork::kWeight : StageWork::kBackward, node.chunk, node.turn);
   }
-  int32_t phase(StageWork work, int chunk) const {
-    if (work == StageWork::kForward) return chunk;
-    return work == StageWork::kWeight ? 1 : static_cast<int32_t>(chunks) - 1 - chunk;
+  int32_t phase(StageWork work, int chunk, int turn) const {
+    if (axis < 0) return turn;  // not cut into stages, or not yet: chunks are marks then
+    const int pass = work == StageWork::kForward  ? chunk
+                     : work == StageWork::kWeight ? 1
+                                                  : static_cast<int>(chunks) - 1 - chunk;
+    return pass * turns + turn;
   }
 };
 
@@ -57,6 +63,8 @@ struct LocalProgram {
   int64_t samples_per_step = 0;
   PipelineStage stage;
 
+  // What a rank runs of the micro-batches of a step.
+  std::vector<StageStep> order() const;
   // Per state, whether it is kept in host memory.
   std::vector<bool> host_states() const {
     std::vector<bool> host;

@@ -47,10 +47,11 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
                                                        const StateOwners& owners) {
   const int64_t chunks = shape.chunks;
   int64_t pipeline_size = local.mesh.axes[static_cast<size_t>(axis)].size;
-  if (chunks > 1 && local.micro_batches % pipeline_size != 0) {
+  if (chunks > 1 && local.micro_batches % (pipeline_size * shape.overlapped) != 0) {
     return absl::InvalidArgumentError(
-        cat("pin schedule: interleaved: ", local.micro_batches, " micro-batches a step over ", pipeline_size,
-            " stages; expected a multiple of the stages: pin micro_batch or the batch accordingly, or use 1f1b"));
+        cat("pin schedule: interleaved: ", local.micro_batches, " micro-batches a step over ", pipeline_size, " stages",
+            shape.overlapped > 1 ? cat(", ", shape.overlapped, " of them in turns") : "", "; expected a multiple of ",
+            pipeline_size * shape.overlapped, ": pin micro_batch or the batch accordingly, or use 1f1b"));
   }
   PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(local.graph, pipeline_size * chunks, owners,
                                                                  shape.cuts, !local.mesh.apart.empty()));
@@ -58,8 +59,12 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
   if (shape.schedule == PipelineSchedule::kPipedream) PARTITA_RETURN_IF_ERROR(refuse_tied(local.graph, messages));
   std::vector<LocalProgram> programs;
   for (int64_t s = 0; s < pipeline_size; ++s) {
-    PipelineStage stage = {
-        .axis = axis, .index = s, .schedule = shape.schedule, .chunks = chunks, .channels = messages.channels};
+    PipelineStage stage = {.axis = axis,
+                           .index = s,
+                           .schedule = shape.schedule,
+                           .chunks = chunks,
+                           .channels = messages.channels,
+                           .overlapped = shape.overlapped};
     programs.push_back(StageCutter(local, stages, messages, stage, owners.empty()).run());
     if (shape.schedule == PipelineSchedule::kZeroBubble) put_weights_apart(programs.back().graph);
     sort_by_execution(programs.back().graph, stage);

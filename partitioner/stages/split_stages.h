@@ -13,6 +13,7 @@ struct PipelineShape {
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t chunks = 1;             // of a stage
   std::vector<std::string> cuts;  // globs, as assign_stages() takes them
+  int64_t overlapped = 1;         // micro-batches that take turns
 };
 
 // `local` is what localize() made for the ranks of one stage; `axis` of its mesh, along which nothing is split, counts

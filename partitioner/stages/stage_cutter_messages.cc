@@ -97,9 +97,10 @@ void StageCutter::send(const Message& m) {
   });
 }
 
-// A stage that is n behind takes up a micro-batch's message when this one has gone on to the n-th after it.
+// A stage that is n behind takes up a micro-batch's message when this one has gone on to the n-th after it, or to the
+// n-th group of those that take turns.
 void StageCutter::send_part(const Message& m, ValueId part, Attrs attrs) {
-  if (with_each_micro_batch(m.segment)) attrs.set("in_flight", int64_t{std::abs(m.to - m.from)});
+  if (with_each_micro_batch(m.segment)) attrs.set("in_flight", std::abs(m.to - m.from) * at_.overlapped);
   b_.emit_all("send", {part}, std::move(attrs));
 }
 

@@ -80,7 +80,7 @@ TEST(Models_Stages, Hold) {
   });
 }
 
-// One exported batch in micro-batches of one sample, where the model is a sum over samples.
+// One exported batch in micro-batches of one sample, where the model is a sum over samples; two of them take turns.
 TEST(Models_MicroBatches, HoldOrAreRefused) {
   std::vector<std::string> folders = model_folders();
   if (folders.empty()) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
@@ -88,7 +88,7 @@ TEST(Models_MicroBatches, HoldOrAreRefused) {
   for (const std::string& folder : folders) {
     TempFolder out;
     std::string model = fs::exists(folder + "/model.onnx") ? "/model.onnx" : "/training_model.onnx";
-    const char* flags = "--ranks 2 --pin micro_batch=1";
+    const char* flags = "--ranks 2 --pin tensor=2 --pin micro_batch=1 --pin overlap_micro_batches=2";
     Outcome compiled = run_command(partita_program() + " compile " + folder + model + " --train " + folder +
                                    "/train.yaml --quiet " + flags + " -o " + (out / "bundle"));
     if (compiled.code != 0) {  // a statistic over the batch

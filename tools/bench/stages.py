@@ -1,4 +1,4 @@
-"""Plans whose stages and blocks differ, beside the best uniform ones, trained for real: see `stages --help`."""
+"""Plans whose stages and blocks differ, or whose micro-batches take turns, beside the best that do not, trained for real: see `stages --help`."""
 import argparse
 import json
 import os
@@ -17,10 +17,12 @@ MODES = ("none", "selective", "attention", "mlp", "full")
 
 
 class Case:
-    """A model, a cluster, and the pins of the uniform plans, of which the fastest that fits is held against the search's."""
+    """A model, a cluster, and the pins of the uniform plans, of which the fastest that fits is held against the search's, which
+    has the pins `searched`."""
 
-    def __init__(self, model, batch, ranks, memory, bandwidth, uniform):
+    def __init__(self, model, batch, ranks, memory, bandwidth, uniform, searched=""):
         self.model, self.batch, self.ranks, self.memory, self.bandwidth, self.uniform = model, batch, ranks, memory, bandwidth, uniform
+        self.searched = searched
 
 
 CASES = {
@@ -31,6 +33,9 @@ CASES = {
                       [f"recompute={mode} pipeline={stages}" for mode in MODES for stages in (1, 2)]),
     # Ranks that have all blocks: what one mode frees is too little, and what the next one costs too much.
     "blocks": Case("gpt --layers 6 --hidden 64 --heads 1 --seq 4096 --vocab 256 --no-tied", 2, 2, 55e6, 40e6, [f"recompute={mode}" for mode in MODES]),
+    # Sums over a tensor axis, which travel while another micro-batch computes.
+    "turns": Case("gpt --layers 2 --hidden 512 --heads 8 --seq 512 --vocab 1024 --no-tied", 8, 2, 8e9, 120e6,
+                  [f"tensor=2 overlap_micro_batches=1 micro_batch={n}" for n in (1, 2, 4, 8)], "tensor=2"),
 }
 
 
@@ -157,7 +162,7 @@ def measure(args, name, case, folder):
     call(args.partita, "model", *case.model.split(), "--with-weights", "-o", f"{folder}/model.onnx", "--quiet")
     open(f"{folder}/train.yaml", "w").write(RECIPE.format(batch=case.batch))
     open(f"{folder}/cluster.yaml", "w").write(CLUSTER.format(ranks=case.ranks, memory=case.memory, bandwidth=case.bandwidth))
-    searched = plan(args, folder, "searched", [])
+    searched = plan(args, folder, "searched", case.searched.split())
     uniform = [(pin, found) for k, pin in enumerate(case.uniform) if (found := plan(args, folder, f"uniform{k}", pin.split()))]
     chosen = {"searched": searched}
     for pin, found in uniform:

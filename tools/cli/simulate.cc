@@ -55,6 +55,7 @@ std::string exposed(const StageSeconds& seconds, double step) {
   std::string text =
       "      waits for" + (waits_of(seconds, least).empty() ? " nothing" : waits_of(seconds, least).substr(1));
   std::string beside;
+  if (seconds.hidden_sums > least) append(beside, fmt::format(", sums within passes {:.4g} s", seconds.hidden_sums));
   if (seconds.hidden_gathers > least) append(beside, fmt::format(", gathers {:.4g} s", seconds.hidden_gathers));
   if (seconds.hidden_reduce > least) append(beside, fmt::format(", gradients {:.4g} s", seconds.hidden_reduce));
   if (!beside.empty()) append(text, "; beside compute", beside.substr(1));

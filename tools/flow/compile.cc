@@ -141,6 +141,11 @@ absl::StatusOr<Compiled> compile_batch(const CompileRequest& request) {
   out.unused_outputs = unused_outputs(*partition.model.imported, out.recipe);
   if (run.stopped()) return stop();
   const std::vector<LocalProgram>& stages = partition.programs.stages;
+  if (partition.model.layout.overlapped() > 1 && stages[0].stage.overlapped == 1)
+    out.warnings.push_back(
+        "pin overlap_micro_batches: micro-batches send nothing that they wait for within a pass; they come one after "
+        "the "
+        "other");
   if (request.recipe.evaluate) {
     PARTITA_ASSIGN_OR_RETURN(PassRun own, evaluation_run(request.passes));
     auto evaluation = compile_evaluation(source, partition, target, own);

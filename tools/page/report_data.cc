@@ -23,7 +23,7 @@ int64_t shown_micro_batches(const Simulation& s) {
   const int64_t stages = static_cast<int64_t>(s.chunks.size()), chunks = static_cast<int64_t>(s.chunks[0].size());
   const int64_t kinds = s.schedule == PipelineSchedule::kZeroBubble ? 3 : 2;
   const int64_t passes = kinds * chunks * std::min<int64_t>(stages, kShownStages);
-  return std::min(s.micro_batches, std::max(kShownPasses / passes, 2 * stages) / stages * stages);
+  return std::min(s.micro_batches, std::max(kShownPasses / passes, 2 * stages) / stages * stages * s.overlapped);
 }
 
 Json timeline_json(const PlannedStep& step) {

@@ -112,9 +112,10 @@ CostModel::Cuts CostModel::weigh(const Layout& l, std::vector<int> chunks) {
 
 // The slowest stage works all the time, and others before and after it, as closed_form has it. Gradients of weights
 // that are put off fill what they wait.
-double CostModel::bound(const Layout& l, const Cuts& cuts) const {
+double CostModel::bound(const Layout& l, const Cuts& cuts) {
   const double bubble = l.schedule == PipelineSchedule::kZeroBubble ? 0 : cuts.sum - cuts.slowest;
-  return static_cast<double>(micro_batches(problem_, l)) * cuts.slowest + bubble / static_cast<double>(l.interleave);
+  return least_in_turns(l) *
+         (static_cast<double>(micro_batches(problem_, l)) * cuts.slowest + bubble / static_cast<double>(l.interleave));
 }
 
 std::vector<StageUnits> CostModel::chunk_units(const Layout& l) const {

@@ -260,7 +260,7 @@ std::vector<double> CostModel::sends(const Layout& l) const {
 
 Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<ChunkTimes>>& costs) const {
   Simulation s;
-  s.micro_batches = micro_batches(problem_, l);
+  s.micro_batches = micro_batches(problem_, l), s.overlapped = overlapped(l);
   s.schedule = l.schedule;
   for (const auto& stage : costs) {
     s.chunks.emplace_back();
@@ -300,7 +300,8 @@ namespace {
 
 // A stage that takes longest works all the time; before and after it, a micro-batch passes through the others: through
 // average ones, or where stages are known to differ, through just those.
-double closed_form(const Simulation& s, bool differ, double* busiest) {
+double closed_form(const Simulation& each, bool differ, double* busiest) {
+  const Simulation s = in_groups(each);
   const double m = static_cast<double>(s.micro_batches), stages = static_cast<double>(s.chunks.size());
   double slowest = 0, own = 0, sum = 0;  // own: of the slowest, without what fills its waits
   for (const auto& stage : s.chunks) {
@@ -359,7 +360,7 @@ double CostModel::lower_bound(const Layout& l) {
     const Layout& own = layouts[static_cast<size_t>(stage)];
     ends = std::max(ends, seconds(unit_costs(group_of_stage(l, stage), own)[static_cast<size_t>(unit)], own));
   }
-  return std::max(sum / weights, ends) * static_cast<double>(micro_batches(problem_, l));
+  return std::max(sum / weights, ends) * static_cast<double>(micro_batches(problem_, l)) * least_in_turns(l);
 }
 
 CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup& g, const StageUnits& units,

@@ -37,6 +37,8 @@ class CostModel {
   // Layouts of which each is faster than those before, and `layout`, as its gathers run further ahead; where they run
   // so is theirs alone. Memory is not looked at.
   std::vector<Layout> prefetching_further(const Layout& layout);
+  // The layout with micro-batches that take turns, where that is faster (turns.cc). Memory is not looked at.
+  std::optional<Layout> taking_turns(const Layout& layout);
   // What the ranks send (plan_collectives.cc).
   PlanTraffic traffic(const Layout& layout);
   // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
@@ -110,7 +112,7 @@ class CostModel {
   };
   Cuts weigh(const Layout& layout, std::vector<int> units);
   const Cuts& balanced(const Layout& layout);
-  double bound(const Layout& layout, const Cuts& cuts) const;
+  double bound(const Layout& layout, const Cuts& cuts);
   std::vector<int> cut_by_time(const Layout& layout);
   class StageRoom;
   class StageRun;
@@ -148,6 +150,12 @@ class CostModel {
                            const StageUnits& units, ChunkTimes& times) const;
   void add_lane_waits(const Layout& layout, const DeviceGroup& group, const std::vector<UnitCost>& costs,
                       const StageUnits& units, size_t first, ChunkTimes& times) const;
+  // Micro-batches of our programs that take turns, and the least that their passes take of what they would take one
+  // after the other, with as many as are open.
+  int64_t overlapped(const Layout& layout) const;
+  double least_in_turns(const Layout& layout);
+  static double sums_within(const PassTimes& pass);  // seconds that units wait for at once
+  static void hide_sums(PassTimes& pass, const SoftwareProfile& software, double share);
   static void add_wait(PassTimes& pass, const SoftwareProfile& software, double moved, double waited, double slowing);
   // In forward and backward, without what is gathered and scattered.
   std::pair<LaneUnit, LaneUnit> lane_units(const UnitCost& cost, const UnitWork& work, RecomputeMode mode,
@@ -157,7 +165,9 @@ class CostModel {
   };
   SumSeconds sum_seconds(const DeviceGroup& group, const Layout& layout, const std::vector<CollectiveUse>& sums,
                          double message) const;
-  // What of a pass's compute can hide our programs' collectives.
+  // How much of what travels takes no time of what computes, and what of a pass's compute can hide our programs'
+  // collectives.
+  static double share_beside(const DeviceGroup& group);
   static double hiding_share(const DeviceGroup& group, const PassTimes& pass);
   // Seconds that sums of gradients leave to wait for after a stage's backward passes.
   double waited_sums(const Layout& layout, const DeviceGroup& group, const std::vector<CollectiveUse>& sums,

@@ -17,6 +17,7 @@ namespace partita {
 namespace {
 
 constexpr double kMostBuckets = 4096;       // of a pass, that are replayed
+constexpr double kMemoryOfAByte = 7;        // bytes read and written, of one that a host sends: two copies, and a sum
 constexpr double kWorthPrefetching = 1e-3;  // of the step, that gathers further ahead save
 
 // Collectives that start as soon as those before have ended: all of `compute` may run beside them.
@@ -26,12 +27,18 @@ double waited_in_all(double moved, double compute, double edge) {
 
 }  // namespace
 
+// What moves bytes takes the cores of a host that computes: each goes into the kernel and out of it on both sides, and
+// is added. Over a slow wire most of the time is the wire's.
+double CostModel::share_beside(const DeviceGroup& group) {
+  if (group.device.host_update_rate > 0) return 1;
+  if (group.links.empty()) return 0;
+  const LinkProfile& wire = group.links.back().link;
+  return std::max(0., 1 - kMemoryOfAByte * wire.bandwidth * wire.efficiency / group.device.bandwidth);
+}
+
 double CostModel::hiding_share(const DeviceGroup& group, const PassTimes& pass) {
-  using enum TimeKind;
-  if (group.device.host_update_rate == 0) return 0;  // it is the host: what moves bytes takes the cores that compute
   // Sums within a unit stand in the same order, behind what goes ahead: what runs before the first of its two hides.
-  const bool others = pass[kTensor] + pass[kContext] + pass[kExpert] + pass[kStatistics] > 0;
-  return others ? 0.5 : 1;
+  return share_beside(group) * (sums_within(pass) > 0 ? 0.5 : 1);
 }
 
 CostModel::UnitExchange CostModel::unit_exchange(const UnitCost& unit, const DeviceGroup& group,
@@ -48,7 +55,7 @@ CostModel::UnitExchange CostModel::unit_exchange(const UnitCost& unit, const Dev
 
 void CostModel::add_exchanges(const Layout& l, const DeviceGroup& group, const std::vector<UnitCost>& costs,
                               const StageUnits& units, size_t first, ChunkTimes& times) const {
-  if (!gathers_parameters(l)) return;
+  if (!gathers_parameters(l) && overlapped(l) == 1) return;
   if (problem_.own_programs) {
     add_lane_waits(l, group, costs, units, first, times);
   } else {
@@ -60,6 +67,19 @@ void CostModel::add_wait(PassTimes& pass, const SoftwareProfile& software, doubl
                          double slowing) {
   pass[TimeKind::kGathers] += waited, pass.hidden_gathers += moved - waited;
   pass[TimeKind::kSlowed] += software.overlap_slowdown * slowing;
+}
+
+double CostModel::sums_within(const PassTimes& pass) {
+  using enum TimeKind;
+  return pass[kTensor] + pass[kContext] + pass[kExpert] + pass[kStatistics];
+}
+
+void CostModel::hide_sums(PassTimes& pass, const SoftwareProfile& software, double share) {
+  const double hidden = share * sums_within(pass);
+  for (TimeKind kind : {TimeKind::kTensor, TimeKind::kContext, TimeKind::kExpert, TimeKind::kStatistics})
+    pass[kind] *= 1 - share;
+  pass.hidden_sums += hidden;
+  pass[TimeKind::kSlowed] += software.overlap_slowdown * hidden;
 }
 
 void CostModel::add_published_waits(const Layout& l, const DeviceGroup& group, const std::vector<UnitCost>& costs,
@@ -131,19 +151,20 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
   const Workload& w = *problem_.workload;
   const bool each = gathers_each_pass(l), scatters = scatters_each_pass(l);
   // Copies from the host are not started ahead.
-  const double share = hiding_share(group, times.forward);
+  const double share = hiding_share(group, times.forward), beside_share = share_beside(group);
   const bool hides = share > 0 && l.offload != OffloadMode::kAll;
   UnitCost all;
   for (size_t k = 0; k < costs.size(); ++k) all.gather_bytes += units.counts[k] * costs[k].gather_bytes;
   const std::vector<CollectiveUse> scattered = gather_collectives(all, l).scatter;
-  LanePass forward{.prefetched = l.prefetched()}, backward = forward;
+  const int64_t in_turns = overlapped(l);
+  LanePass forward{.prefetched = l.prefetched(), .overlapped = in_turns}, backward = forward;
   if (scatters && all.gather_bytes > 0) {
     backward.bucket_bytes =
         std::max(static_cast<double>(l.buckets.bytes(scattered[0].axis.size)), all.gather_bytes / kMostBuckets);
     backward.scatter_rate = sum_seconds(group, l, scattered, 0).all / all.gather_bytes;
   }
   double gathers = 0, back = 0, edge = 0;  // seconds that they take; edge: the first
-  double computed = 0, computed_back = 0;  // with what is waited for at once within units
+  double computed = 0, computed_back = 0;
   size_t block = 0;
   for (size_t u = 0; u < first; ++u) block += w.unit(u).is_block();
   std::vector<double> gather_of(costs.size(), -1);
@@ -152,34 +173,45 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
     const size_t kind = static_cast<size_t>(w.units[u]);
     const UnitCost& c = costs[kind];
     double& gather = gather_of[kind];
-    if (gather < 0) gather = unit_exchange(c, group, l).gather;
+    if (gather < 0) gather = gathers_parameters(l) ? unit_exchange(c, group, l).gather : 0;
     auto [there, again] = lane_units(c, w.kinds[kind], l.recompute_of(block), group, l);
     block += w.kinds[kind].is_block();
-    there.gather = gather, there.gathered_bytes = c.gather_bytes + c.frozen_bytes;
-    if (each) again.gather = gather * (1 - kept[u - first]), again.gathered_bytes = there.gathered_bytes;
+    if (each) {
+      there.gather = gather, again.gather = gather * (1 - kept[u - first]);
+      there.gathered_bytes = again.gathered_bytes = c.gather_bytes + c.frozen_bytes;
+    }
     if (scatters) again.scattered_bytes = c.gather_bytes;
     if (u == first) edge = gather;
     gathers += gather, back += again.gather + again.scattered_bytes * backward.scatter_rate;
-    computed += there.compute + there.sum_seconds, computed_back += again.compute + again.sum_seconds;
+    computed += there.compute, computed_back += again.compute;
     forward.units.push_back(there), backward.units.push_back(again);
   }
   std::reverse(backward.units.begin(), backward.units.end());
-  auto waited = [&](const LanePass& pass, double moved, double beside) {
-    return hides ? std::clamp(lane_seconds(pass) - beside, 0.0, moved) : moved;
+  const SoftwareProfile& software = group.device.software;
+  // What gathers and scatters leave to wait for. With others that take turns a micro-batch waits less for sums as well.
+  auto waited = [&](const LanePass& pass, double moved, double compute, PassTimes& times_of) {
+    const double sums = sums_within(times_of), all_moved = in_turns > 1 ? moved + sums : moved,
+                 beside = in_turns > 1 ? compute : compute + sums;
+    const double took = hides ? lane_seconds(pass) / static_cast<double>(in_turns) : 0;
+    const double all_hidden = hides ? beside_share * (all_moved - std::clamp(took - beside, 0.0, all_moved)) : 0;
+    const double all_waited = all_moved - all_hidden;
+    if (in_turns == 1 || all_moved == 0) return all_waited;
+    hide_sums(times_of, software, 1 - all_waited / all_moved);
+    return moved * all_waited / all_moved;
   };
   double waited_forward = 0;
   if (each) {
-    waited_forward = waited(forward, gathers, computed);
+    waited_forward = waited(forward, gathers, computed, times.forward);
   } else {
+    if (in_turns > 1) waited(forward, 0, computed, times.forward);
     // Before the first of several micro-batches all of them stand ahead of the sums within its units.
     const double m = static_cast<double>(micro_batches(problem_, l));
-    const bool behind = m > 1 && share < 1;
+    const bool behind = m > 1 && sums_within(times.forward) > 0;
     const double compute = hides && !behind ? share * times.forward[TimeKind::kCompute] : 0;
     waited_forward = waited_in_all(gathers, compute, edge) / m;
     gathers /= m;
   }
-  const double waited_back = waited(backward, back, computed_back);
-  const SoftwareProfile& software = group.device.software;
+  const double waited_back = waited(backward, back, computed_back, times.backward);
   add_wait(times.forward, software, gathers, waited_forward, gathers - waited_forward);
   add_wait(times.backward, software, back, waited_back, back - waited_back);
 }

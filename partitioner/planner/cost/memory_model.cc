@@ -56,7 +56,13 @@ double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfil
   return bytes * samples;
 }
 
-double in_flight(const Problem& problem, const Layout& l, int64_t stage) {
+double in_flight(const Problem& problem, const Layout& whole, int64_t stage) {
+  if (const int64_t turns = whole.overlapped(); turns > 1) {  // of groups that take turns
+    Layout l = whole;
+    l.overlap_micro_batches = 1, l.micro_batch *= turns;
+    return static_cast<double>(turns) * std::max(1., in_flight(problem, l, stage));
+  }
+  const Layout& l = whole;
   if (l.pipeline == 1) return 1;
   double p = static_cast<double>(l.pipeline), v = static_cast<double>(l.interleave),
          all = static_cast<double>(micro_batches(problem, l));

@@ -128,9 +128,12 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   m.gradients = (sums ? kF32 * (p.stored(2) + tied) : 0) + remainder_bytes(problem, l, p);
   m.optimizer = host_moments ? 0 : w.optimizer_bytes * p.stored(1);
   m.transient = working + largest_unit * element;
+  // What lives from one turn to the next has a place in each slot.
+  if (l.overlapped() > 1) m.transient += (in_flight - 1) * working;
   // What is computed with, and what waits for its turn.
   if (each_pass)
-    m.transient += std::min(static_cast<double>(1 + l.prefetched()) * largest_gathered, gathered) * element;
+    m.transient += std::min(static_cast<double>(1 + l.prefetched()) * largest_gathered, gathered) * element *
+                   static_cast<double>(l.overlapped());
   // Parts that are gathered for the whole step lie beside what they are gathered to as it begins, with room for the
   // values of all micro-batches; a message waits in a place of its own, one each way.
   if (gathers && !each_pass && mixed)

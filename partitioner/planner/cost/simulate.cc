@@ -8,7 +8,23 @@
 
 namespace partita {
 
-Timeline simulate(const Simulation& s, bool keep_events) {
+double micro_batches_of_group(const Simulation& s) {
+  const int64_t groups = (s.micro_batches + s.overlapped - 1) / s.overlapped;
+  return groups > 0 ? static_cast<double>(s.micro_batches) / static_cast<double>(groups) : 1;
+}
+
+Simulation in_groups(Simulation s) {
+  if (s.overlapped == 1) return s;
+  const double each = micro_batches_of_group(s);
+  for (std::vector<StageTimes>& stage : s.chunks) {
+    for (StageTimes& c : stage) c.forward *= each, c.backward *= each, c.weight *= each;
+  }
+  s.micro_batches = (s.micro_batches + s.overlapped - 1) / s.overlapped, s.overlapped = 1;
+  return s;
+}
+
+Timeline simulate(const Simulation& each, bool keep_events) {
+  const Simulation s = in_groups(each);
   int64_t stages = static_cast<int64_t>(s.chunks.size()), chunks = static_cast<int64_t>(s.chunks[0].size()),
           m = s.micro_batches;
   StageWork last = s.schedule == PipelineSchedule::kZeroBubble ? StageWork::kWeight : StageWork::kBackward;

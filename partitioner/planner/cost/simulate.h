@@ -16,16 +16,21 @@ struct StageTimes {
 struct Simulation {
   std::vector<std::vector<StageTimes>> chunks;  // [stage][chunk]
   int64_t micro_batches = 1;
+  int64_t overlapped = 1;  // micro-batches that take turns: they go through the stages as one
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   // A message to a stage beside leaves in the last `send_waited` seconds of its operation and arrives `send` seconds
   // after it; where the one before is still on the way to that stage, it follows it.
   double send = 0, send_waited = 0;
 };
 
+// Groups that take turns as micro-batches, of `micro_batches_of_group` each on the average.
+double micro_batches_of_group(const Simulation& s);
+Simulation in_groups(Simulation s);
+
 struct Event {
   StageWork kind;
   int stage = 0, chunk = 0;
-  int64_t micro_batch = 0;
+  int64_t micro_batch = 0;  // or group that takes turns
   double start = 0, end = 0;
 };
 

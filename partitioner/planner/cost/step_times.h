@@ -42,13 +42,22 @@ struct PassTimes {
   std::array<double, kTimeKinds> seconds{};
   // Of kGathers and kReduce, what runs beside the compute after them (before them: kReduce) and is not in `seconds`.
   double hidden_gathers = 0, hidden_reduce = 0;
+  // Of kTensor, kContext, kExpert and kStatistics, what runs beside the compute of other micro-batches.
+  double hidden_sums = 0;
 
   double& operator[](TimeKind p) { return seconds[static_cast<size_t>(p)]; }
   double operator[](TimeKind p) const { return seconds[static_cast<size_t>(p)]; }
   double total() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
+  PassTimes scaled(double times) const {
+    PassTimes out = *this;
+    for (double& s : out.seconds) s *= times;
+    out.hidden_gathers *= times, out.hidden_reduce *= times, out.hidden_sums *= times;
+    return out;
+  }
   void operator+=(const PassTimes& other) {
     for (size_t k = 0; k < kTimeKinds; ++k) seconds[k] += other.seconds[k];
     hidden_gathers += other.hidden_gathers, hidden_reduce += other.hidden_reduce;
+    hidden_sums += other.hidden_sums;
   }
 };
 

@@ -203,7 +203,9 @@ double hidden_seconds(const Plan& plan) {
   for (const Plan::Stage& stage : plan.stages) {
     double each = 0;
     for (const Plan::Chunk& c : stage.chunks) {
-      if (c.by_kind) each += c.by_kind->forward.hidden_gathers + c.by_kind->backward.hidden_gathers;
+      if (c.by_kind)
+        each += c.by_kind->forward.hidden_gathers + c.by_kind->backward.hidden_gathers +
+                c.by_kind->forward.hidden_sums + c.by_kind->backward.hidden_sums;
     }
     const double sums = stage.update ? stage.update->hidden_reduce : 0;
     most = std::max(most, each * static_cast<double>(plan.micro_batches) + sums);
@@ -259,6 +261,11 @@ std::string choices(const Plan& plan) {
   if (pin.prefetch_blocks)
     text += fmt::format("  gathers of parameters run {} block{} ahead of their use; waiting for them costs {:.1f} %\n",
                         *pin.prefetch_blocks, *pin.prefetch_blocks == 1 ? "" : "s", percent(b.gathers));
+  if (const int64_t turns = pin.overlap_micro_batches.value_or(1); turns > 1)
+    text += fmt::format(
+        "  {} micro-batches take turns: each computes while what the others sent travels; waiting for it "
+        "costs {:.1f} %\n",
+        turns, percent(b.tensor + b.context + b.expert + b.statistics));
   if (const std::vector<BucketSize>& sizes = pin.bucket_bytes.sizes; !sizes.empty()) {
     text += "  buckets, in which gradients and parameters travel:";
     for (const BucketSize& s : sizes)
@@ -267,7 +274,7 @@ std::string choices(const Plan& plan) {
     text += "\n";
   }
   if (const double hidden = hidden_seconds(plan); hidden > kWorthALine * p.step_seconds)
-    text += fmt::format("  overlap: {:.4g} s of gathers and sums of gradients are to run beside compute\n", hidden);
+    text += fmt::format("  overlap: {:.4g} s of gathers and sums are to run beside compute\n", hidden);
   if (const RecomputeMode mode = pin.recompute.value_or(RecomputeMode::kNone); mode != RecomputeMode::kNone)
     text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n",
                         enum_name(mode), percent(b.recompute));

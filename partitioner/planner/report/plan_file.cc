@@ -66,6 +66,7 @@ void fields(auto& io, Is<PinRecipe> auto& p) {
   io("zero", p.zero, {.high = 3}), io("zero_group", p.zero_group, count);
   io("reshard_after_forward", p.reshard_after_forward), io("micro_batch", p.micro_batch, count);
   io("prefetch_blocks", p.prefetch_blocks, {.high = PinRecipe::kMostPrefetched});
+  io("overlap_micro_batches", p.overlap_micro_batches, {.low = 1, .high = PinRecipe::kMostOverlapped});
   io("hierarchical_group", p.hierarchical_group, count), io("bucket_bytes", p.bucket_bytes.sizes, kSaid);
   io("sequence_parallel", p.sequence_parallel), io("recompute", p.recompute);
   io("recompute_blocks", p.recompute_blocks, kSaid), io("offload", p.offload);
@@ -80,6 +81,7 @@ void fields(auto& io, Is<Breakdown> auto& b) {
 void fields(auto& io, Is<PassTimes> auto& p) {
   for (size_t k = 0; k < kTimeKinds; ++k) io(kTimeKindNames[k].data(), p.seconds[k], kSaid);
   io("hidden_gathers", p.hidden_gathers, kSaid), io("hidden_reduce", p.hidden_reduce, kSaid);
+  io("hidden_sums", p.hidden_sums, kSaid);
 }
 
 void fields(auto& io, Is<ChunkTimes> auto& c) {

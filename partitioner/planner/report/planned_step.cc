@@ -21,6 +21,7 @@ absl::Status lacks(std::string_view what, std::string_view key) {
 
 absl::StatusOr<Simulation> simulation(const Plan& plan) {
   Simulation s{.micro_batches = plan.micro_batches,
+               .overlapped = plan.pin.overlap_micro_batches.value_or(1),
                .schedule = plan.pin.schedule.value_or(PipelineSchedule::k1f1b),
                .send = plan.send_seconds,
                .send_waited = plan.send_waited_seconds};

@@ -77,13 +77,15 @@ StepTimeline step_timeline(const PlannedStep& step) {
   StepTimeline out;
   out.passes = simulate(step.simulation, true);
   out.slices.resize(step.stages.size());
+  const double in_group = micro_batches_of_group(step.simulation);
   for (size_t k = 0; k < out.passes.events.size(); ++k) {
     const Event& e = out.passes.events[k];
     const ChunkTimes& c = step.times.chunks[static_cast<size_t>(e.stage)][static_cast<size_t>(e.chunk)];
     const PassTimes& times = e.kind == StageWork::kForward    ? c.forward
                              : e.kind == StageWork::kBackward ? c.backward
                                                               : c.weight;
-    append_slices(times, static_cast<int64_t>(k), e.start, e.start, e.end, out.slices[static_cast<size_t>(e.stage)]);
+    append_slices(times.scaled(in_group), static_cast<int64_t>(k), e.start, e.start, e.end,
+                  out.slices[static_cast<size_t>(e.stage)]);
   }
   constexpr double kEver = 1e300;
   double updated = out.passes.seconds;
@@ -98,7 +100,8 @@ StageSeconds stage_seconds(const PlannedStep& step, const StepTimeline& t, size_
   StageSeconds out;
   const auto add = [&](const PassTimes& pass, double times) {
     out.spent.add(pass, times);
-    out.hidden_gathers += times * pass.hidden_gathers, out.hidden_reduce += times * pass.hidden_reduce;
+    out.hidden_gathers += times * pass.hidden_gathers, out.hidden_reduce += times * pass.hidden_reduce,
+        out.hidden_sums += times * pass.hidden_sums;
   };
   const double micro = static_cast<double>(step.simulation.micro_batches);
   for (const ChunkTimes& c : step.times.chunks[stage]) {

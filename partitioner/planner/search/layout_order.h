@@ -15,7 +15,8 @@ inline Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context,
 inline auto order(double seconds, const Layout& l) {
   return std::make_tuple(seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero, static_cast<int>(l.offload),
                          static_cast<int>(l.recompute), static_cast<int>(l.schedule), l.interleave, -l.micro_batch,
-                         l.sequence_parallel, l.cuts.size(), l.stages, l.cuts, l.recompute_blocks, l.prefetched());
+                         l.sequence_parallel, l.cuts.size(), l.stages, l.cuts, l.recompute_blocks, l.prefetched(),
+                         l.overlapped());
 }
 
 inline auto order(const Candidate& c) { return order(c.prediction.step_seconds, c.layout); }

@@ -27,9 +27,9 @@ bool needs_as_much(const Layout& l, const Layout& of) {
   same.zero = of.zero, same.offload = of.offload, same.micro_batch = of.micro_batch;
   same.recompute = of.recompute, same.recompute_blocks = of.recompute_blocks;
   same.buckets = of.buckets;  // they follow from the rest
-  same.prefetch_blocks = of.prefetch_blocks;
-  return same == of && l.prefetched() >= of.prefetched() && l.zero <= of.zero && l.offload <= of.offload &&
-         keeps_as_much(l, of) && l.micro_batch >= of.micro_batch;
+  same.prefetch_blocks = of.prefetch_blocks, same.overlap_micro_batches = of.overlap_micro_batches;
+  return same == of && l.prefetched() >= of.prefetched() && l.overlapped() >= of.overlapped() && l.zero <= of.zero &&
+         l.offload <= of.offload && keeps_as_much(l, of) && l.micro_batch >= of.micro_batch;
 }
 
 // The cost model's count of what a stage takes beside the reserve.

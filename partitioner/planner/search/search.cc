@@ -16,6 +16,7 @@
 #include "partitioner/planner/search/layout_order.h"
 #include "partitioner/planner/search/refused_programs.h"
 #include "partitioner/planner/search/stage_space.h"
+#include "partitioner/planner/search/waiting_less.h"
 #include "partitioner/planner/space/layout_space.h"
 
 namespace partita {
@@ -140,7 +141,7 @@ class Search {
             l.tensor = tensor, l.pipeline = pipeline, l.context = context, l.expert = expert;
             l.data = differ ? space_.data.value_or(1) : devices / inner;
             l.stages = space_.stages, l.cut_names = space_.cut_names;
-            l.recompute_blocks = space_.recompute_blocks;
+            l.recompute_blocks = space_.recompute_blocks, l.overlap_micro_batches = space_.overlap_micro_batches;
             add_groups(l);
           }
   }
@@ -266,7 +267,7 @@ class Search {
     const Layout whole = model_.with_exchanges(l);
     const Candidate c{whole, model_.predict(whole, false)};
     if (take(c)) {
-      prefetch_further(c);
+      wait_less(c);
       return true;
     }
     if (c.prediction.step_seconds < fastest_) {
@@ -281,10 +282,9 @@ class Search {
     return space_.recompute_by_block && l.recompute == RecomputeMode::kNone;
   }
 
-  // Layouts whose gathers run further ahead where that is faster; each that fits, or may, is one to choose.
-  void prefetch_further(const Candidate& c) {
-    if (space_.prefetch_blocks || c.prediction.step_seconds - c.prediction.breakdown.gathers >= fastest_) return;
-    for (const Layout& further : model_.prefetching_further(c.layout)) take({further, model_.predict(further, false)});
+  // Layouts like it that wait less: each that fits, or may, is one to choose.
+  void wait_less(const Candidate& c) {
+    for (const Layout& l : waiting_less(model_, space_, c, fastest_)) take({l, model_.predict(l, false)});
   }
 
   // Blocks are computed again so that the layout fits, as far as its gathers run ahead, or further.
@@ -311,7 +311,7 @@ class Search {
     const bool never = !again;
     if (never) again = l, again->recompute = RecomputeMode::kFull, again->recompute_blocks.clear();  // the nearest
     const Candidate c{*again, model_.predict(*again, false)};
-    if (take(c)) prefetch_further(c);
+    if (take(c)) wait_less(c);
     if (moves) move_and_compute_again(l, kMoreThanRefused * beyond);
   }
 

@@ -92,10 +92,13 @@ std::string invalid(const Problem& problem, const Layout& l) {
       return cat("a micro-batch has ", l.micro_batch * l.data * l.expert, " samples, and a stage has ",
                  stage.data * stage.expert, " ranks that share them");
   }
-  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1 && m % l.pipeline != 0)
-    return cat("interleaving needs micro-batches (", m, ") in a multiple of the stages (", l.pipeline, ")");
+  if (l.overlapped() > 1 && m < 2) return cat("overlap_micro_batches needs at least 2 micro-batches a rank, found ", m);
+  if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1 && m % (l.pipeline * l.overlapped()) != 0)
+    return cat("interleaving needs micro-batches (", m, ") in a multiple of the stages (", l.pipeline, ")",
+               l.overlapped() > 1 ? cat(" and of those that take turns (", l.overlapped(), ")") : "");
   if (l.schedule == PipelineSchedule::kPipedream) {
     if (l.pipeline == 1) return "pipedream needs at least 2 stages";
+    if (l.overlapped() > 1) return "pipedream goes without overlap_micro_batches";
     if (problem.clip) return "pipedream goes without clip_grad_norm";
     if (problem.options.precision == Precision::kFp16) return "pipedream goes without fp16's loss scale; use bf16";
     if (problem.skips) return "pipedream goes without run.on_nonfinite: skip";

@@ -309,7 +309,8 @@ TEST_F(Pipedream, WhatItCannotDoIsRefused) {
            {"compress: bf16\n", stages(2), "compress"},
            {"", stages(2) + " --pin micro_batch=2", "expected micro_batch 4 or none, found 2"},
            {"", "--ranks 1 --pin pipeline=1 --pin schedule=pipedream", "at least 2 stages"},
-           {"", stages(2) + " --pin offload=optimizer", "offload"}}) {
+           {"", stages(2) + " --pin offload=optimizer", "offload"},
+           {"", stages(2) + " --pin overlap_micro_batches=2", "overlap_micro_batches"}}) {
     Outcome refused = compile("b", flags, recipe(2, false, more));
     EXPECT_EQ(refused.code, 2) << more << flags;
     EXPECT_THAT(refused.text, HasSubstr(expected));

@@ -17,6 +17,7 @@
 #include "partitioner/communicate/bucket_gathers.h"
 #include "partitioner/communicate/keep_gathered.h"
 #include "partitioner/communicate/level_sums.h"
+#include "partitioner/communicate/overlap_micro_batches.h"
 #include "partitioner/communicate/prefetch_gathers.h"
 #include "partitioner/communicate/regather_in_backward.h"
 #include "partitioner/compress/compress_gradients.h"
@@ -44,6 +45,7 @@ struct Case {
   bool lack = false;      // and some of them lack some of the axes
   bool compress = false;  // the evaluator rounds nothing: the same numbers go another way
   int64_t prefetched = 1;
+  int64_t overlapped = 1;  // micro-batches that take turns
   std::vector<uint32_t> choices;
 };
 
@@ -80,6 +82,7 @@ Case random_case(uint64_t seed) {
   const bool one = c.model.micro_batches == 1 && c.time == 0 && !c.model.accumulate && !c.model.clip;
   if (one && c.stages > 1 && rng() % 3 == 0) c.schedule = PipelineSchedule::kPipedream, c.chunks = 1;
   c.lack = c.differ && rng() % 2 == 0;
+  if (c.schedule != PipelineSchedule::kPipedream) c.overlapped = 1 + static_cast<int64_t>(rng() % 3);
   return c;
 }
 
@@ -231,7 +234,7 @@ Tensor random_tensor(const TensorType& type, std::mt19937& rng) {
 }
 
 // What is wrong; empty where all agrees.
-std::string fault(const Case& c) {
+std::string fault_of(const Case& c) {
   Graph graph = training_graph(c.model);
   std::mt19937 rng(5);
   Tensors inputs, states;
@@ -254,7 +257,7 @@ std::string fault(const Case& c) {
   if (!local.ok()) return std::string(local.status().message());
   std::vector<LocalProgram> stages = {*std::move(local)};
   if (c.stages > 1) {
-    auto cut = split_stages(stages[0], p.plan.mesh.find("pipeline"), {c.schedule, c.chunks, {}});
+    auto cut = split_stages(stages[0], p.plan.mesh.find("pipeline"), {c.schedule, c.chunks, {}, c.overlapped});
     // Too few parts; the walk alone then.
     if (!cut.ok() && !p.plan.mesh.irregular().empty()) return {};
     if (cut.ok()) stages = *std::move(cut);
@@ -273,6 +276,9 @@ std::string fault(const Case& c) {
     prefetch_gathers(stage, c.prefetched);
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
   }
+  if (stages[0].micro_batches > 1) {
+    if (auto cut = overlap_micro_batches(stages, c.overlapped); !cut.ok()) return std::string(cut.message());
+  }
   SpmdResult split = run_spmd(stages, inputs, states);
   auto compare = [](const Tensors& got, const Tensors& expected) -> std::string {
     for (const auto& [name, e] : expected) {
@@ -289,6 +295,14 @@ std::string fault(const Case& c) {
   };
   std::string wrong = compare(split.outputs, serial.outputs);
   return wrong.empty() ? compare(split.states, serial.states) : wrong;
+}
+
+std::string fault(const Case& c) {
+  try {
+    return fault_of(c);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
 }
 
 Case smallest(Case c) {
@@ -362,7 +376,7 @@ std::string report(const Case& c) {
   for (int a : p.plan.slice_axes) append(s, ", runs over ", p.plan.mesh.axes[a].name);
   for (int a : p.plan.scatter_axes) append(s, ", sums scattered over ", p.plan.mesh.axes[a].name);
   append(s, ", ", enum_name(c.schedule), " x ", c.chunks, c.differ ? ", stages differ" : "",
-         c.compress ? ", compressed" : "", ", gathers ", c.prefetched, " ahead\n");
+         c.compress ? ", compressed" : "", ", gathers ", c.prefetched, " ahead, ", c.overlapped, " in turns\n");
   for (size_t k = 0; k < p.graph.inputs.size(); ++k)
     append(s, p.graph.inputs[k].name, " ", to_string(p.plan.inputs[k], p.plan.mesh), "\n");
   for (size_t k = 0; k < p.graph.states.size(); ++k) {

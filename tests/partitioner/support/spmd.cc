@@ -130,10 +130,7 @@ class Stage {
   };
 
   void make_order() {
-    std::vector<StageStep> steps =
-        p_.stage.axis < 0 ? stage_order(PipelineSchedule::k1f1b, 1, 0, 1, p_.micro_batches)
-                          : stage_order(p_.stage.schedule, p_.mesh.axes[static_cast<size_t>(p_.stage.axis)].size,
-                                        p_.stage.index, p_.stage.chunks, p_.micro_batches);
+    const std::vector<StageStep> steps = p_.order();
     values_.resize(static_cast<size_t>(slots_of(steps)), std::vector<std::vector<Held>>(ranks_.size()));
     for (auto& slot : values_) {
       for (auto& rank : slot) rank.resize(g_.values.size());
@@ -142,7 +139,7 @@ class Stage {
     int64_t last = 0;
     for (const StageStep& x : steps) {
       Segment segment = x.kind == StageWork::kForward ? Segment::kForward : Segment::kBackward;
-      order_.push_back({segment, p_.stage.phase(x.kind, x.chunk), x.micro_batch, x.slot});
+      order_.push_back({segment, p_.stage.phase(x.kind, x.chunk, x.turn), x.micro_batch, x.slot});
       if (x.micro_batch + 1 == p_.micro_batches) last = x.slot;
     }
     order_.push_back({Segment::kReduce, 0, 0, last});

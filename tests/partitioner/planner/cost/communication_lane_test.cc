@@ -69,5 +69,22 @@ TEST(CommunicationLane, SumsWaitForWhatStandsBeforeThem) {
   EXPECT_DOUBLE_EQ(lane_seconds(p), 1 + 2 + 2 + 1 + 2 + 5);
 }
 
+//   one after the other:  | ·· | s | ·· |  twice     in turns:  | a·· | b·· | a·· | b·· |
+//                                                    travels         | a    | b
+TEST(CommunicationLane, MicroBatchesThatTakeTurnsHideSums) {
+  LanePass p = pass({4, 4}, 0, 1);
+  for (LaneUnit& u : p.units) u.sums = 1, u.sum_seconds = 1.5;
+  EXPECT_DOUBLE_EQ(lane_seconds(p), 2 * (4 + 1.5));
+  p.overlapped = 2;
+  EXPECT_DOUBLE_EQ(lane_seconds(p), 2 * 2 * 4);
+  for (LaneUnit& u : p.units) u.sum_seconds = 3;  // longer than the two seconds until it is its turn again
+  EXPECT_DOUBLE_EQ(lane_seconds(p), 2 * (2 + 3 + 3 + 2));
+  p.overlapped = 3;
+  for (LaneUnit& u : p.units) u.sum_seconds = 2;
+  EXPECT_DOUBLE_EQ(lane_seconds(p), 3 * 2 * 4);
+  for (LaneUnit& u : p.units) u.sum_seconds = 0;
+  EXPECT_DOUBLE_EQ(lane_seconds(p), 3 * 2 * 4);
+}
+
 }  // namespace
 }  // namespace partita

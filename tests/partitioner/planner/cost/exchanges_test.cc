@@ -26,11 +26,11 @@ Cluster nodes_of_eight(int64_t nodes) {
 }
 
 // 8 samples a rank, two at a time, of a model with 6.5 billion parameters, or of one with a hundred times less.
-// `hides`: whether collectives run beside compute.
+// `hides`: whether collectives run beside compute; no: on hosts whose memory is slower than the wire.
 Planned planned(int64_t nodes, int zero, Layout layout = {}, bool small = false, bool hides = true) {
   Workload w = small ? transformer(4, 1024, kSequence, 8192) : transformer(32, 4096, kSequence, 32000);
   Cluster c = nodes_of_eight(nodes);
-  if (!hides) c.groups[0].device.host_update_rate = 0;
+  if (!hides) c.groups[0].device.host_update_rate = 0, c.groups[0].device.bandwidth = 1e9;
   Problem p = problem(w, c, nodes * 8 * 8);
   p.own_programs = true;
   layout.data = nodes * 8 / layout.tensor, layout.zero = zero;
@@ -91,6 +91,26 @@ TEST(Exchanges, GathersHideUnderTheFirstForwardPart) {
   EXPECT_NEAR(gathers(1, true, 2, 2), gathers(1, false, 2, 2), 1e-9);
   // With one micro-batch they stand among the sums, a unit ahead.
   EXPECT_LT(gathers(1, true, 2, 16), 0.5 * gathers(1, false, 2, 16));
+}
+
+// What moves bytes on a host takes the cores that compute as far as the wire is fast.
+TEST(Exchanges, HostsHideWhatTravelsOverASlowWire) {
+  Workload w = transformer(4, 1024, kSequence, 8192);
+  auto gradients = [&](double wire, bool host) {
+    Cluster c = nodes_of_eight(1);
+    DeviceGroup& g = c.groups[0];
+    g.links.back().link.bandwidth = wire;
+    if (host) g.device.host_update_rate = 0;
+    Problem p = problem(w, c, 64);
+    p.own_programs = true;
+    Layout l;
+    l.data = 8, l.micro_batch = 8, l.buckets = BucketSizes::all(1 << 20);
+    CostModel model(p);
+    return model.predict(l, false).breakdown.gradients;
+  };
+  const double memory = nodes_of_eight(1).groups[0].device.bandwidth;
+  EXPECT_LT(gradients(memory / 50, true), 1.5 * gradients(memory / 50, false));
+  EXPECT_GT(gradients(memory / 5, true), 3 * gradients(memory / 5, false));
 }
 
 // Gradients' sums run beside the backward pass that completes them: of several micro-batches the last one's.

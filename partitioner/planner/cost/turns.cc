@@ -1,0 +1,49 @@
+// Micro-batches that take turns (partitioner/communicate/overlap_micro_batches.h): what they hide is replayed with the
+// rest of what travels (exchange_times.cc); here is whether it pays.
+#include <algorithm>
+
+#include "partitioner/planner/cost/cost_model.h"
+
+namespace partita {
+namespace {
+
+constexpr int64_t kInTurns = 2;       // more hide hardly more, and all of them lie in memory
+constexpr double kWorthTurns = 5e-3;  // of the step
+constexpr double kLeastOfTwo = 0.5;   // of what two things take one after the other, that they take side by side
+
+}  // namespace
+
+int64_t CostModel::overlapped(const Layout& l) const {
+  return problem_.own_programs
+             ? std::clamp<int64_t>(l.overlapped(), 1, std::max<int64_t>(1, micro_batches(problem_, l)))
+             : 1;
+}
+
+// Not in a pipeline, where every slot of a stage has room for what lives from one turn to the next.
+std::optional<Layout> CostModel::taking_turns(const Layout& l) {
+  Layout in_turns = l;
+  in_turns.overlap_micro_batches = kInTurns;
+  if (!problem_.own_programs || l.pipeline > 1 || l.overlapped() > 1 || !invalid(problem_, in_turns).empty()) return {};
+  const Prediction as_is = predict(l, false);
+  const Breakdown& b = as_is.breakdown;
+  const double worth = kWorthTurns * as_is.step_seconds;
+  if (b.tensor + b.context + b.expert + b.statistics < worth) return {};
+  if (predict(in_turns, false).step_seconds > as_is.step_seconds - worth) return {};
+  return in_turns;
+}
+
+// A unit takes at least what it computes, and what it sends.
+double CostModel::least_in_turns(const Layout& l) {
+  const int64_t most = l.overlap_micro_batches.value_or(l.pipeline > 1 ? 1 : kInTurns);
+  if (!problem_.own_programs || most == 1 || micro_batches(problem_, l) < 2) return 1;
+  if (problem_.cluster->groups.size() > 1 || !l.stages.empty()) return kLeastOfTwo;
+  double least = 1;
+  for (const UnitCost& c : unit_costs(problem_.cluster->groups[0], l)) {
+    const double all = seconds(c, l), computed = c.forward + c.input_gradient + c.weight_gradient;
+    const double sent = all - computed - again_seconds(c, l.recompute);
+    if (all > 0) least = std::min(least, std::max(all - sent, sent) / all);
+  }
+  return least;
+}
+
+}  // namespace partita

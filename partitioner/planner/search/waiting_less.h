@@ -1,0 +1,16 @@
+// Layouts that differ from one in when things travel, and not in what is computed where.
+#pragma once
+
+#include <vector>
+
+#include "partitioner/planner/cost/cost_model.h"
+#include "partitioner/planner/search/candidate.h"
+#include "partitioner/planner/space/layout_space.h"
+
+namespace partita {
+
+// Layouts that are faster than the candidate as they wait less for gathers, or for what units send within a pass: what
+// `space` leaves open of that. None where even without any such waits a step would take `fastest` seconds or more.
+std::vector<Layout> waiting_less(CostModel& model, const Space& space, const Candidate& candidate, double fastest);
+
+}  // namespace partita
