@@ -305,9 +305,9 @@ bool NodeSplitter::exchange_back(const NodeUse& use, const std::vector<Exchange>
   bool moved = false;
   for (const Exchange& e : exchanges) {
     auto at = std::find_if(e.whole.begin(), e.whole.end(), [&](int f) { return has_factor(operand, f); });
-    if (at == e.whole.end() || use.formula.factors[*at].size % mesh_.axes[e.axis].size != 0 ||
-        is_read_whole(use.node.outputs[output], operand, *at))
-      continue;
+    if (at == e.whole.end() || is_read_whole(use.node.outputs[output], operand, *at)) continue;
+    // Beside what is scattered to it already.
+    if (use.formula.factors[*at].size % (mesh_.ways(home.factors.axes[*at]) * mesh_.axes[e.axis].size) != 0) continue;
     for (auto& axes : home.factors.axes) std::erase(axes, e.axis);
     home.factors.axes[*at].push_back(e.axis);
     std::erase(home.partial, e.axis);
