@@ -16,7 +16,9 @@
 namespace partita {
 namespace {
 
-constexpr double kMostBuckets = 4096;       // of a pass, that are replayed
+constexpr double kMostBuckets = 4096;  // of a pass, that are replayed
+// What units wait for at once.
+constexpr TimeKind kSumsWithin[] = {TimeKind::kTensor, TimeKind::kContext, TimeKind::kExpert, TimeKind::kStatistics};
 constexpr double kMemoryOfAByte = 7;        // bytes read and written, of one that a host sends: two copies, and a sum
 constexpr double kWorthPrefetching = 1e-3;  // of the step, that gathers further ahead save
 
@@ -70,14 +72,14 @@ void CostModel::add_wait(PassTimes& pass, const SoftwareProfile& software, doubl
 }
 
 double CostModel::sums_within(const PassTimes& pass) {
-  using enum TimeKind;
-  return pass[kTensor] + pass[kContext] + pass[kExpert] + pass[kStatistics];
+  double sum = 0;
+  for (TimeKind kind : kSumsWithin) sum += pass[kind];
+  return sum;
 }
 
 void CostModel::hide_sums(PassTimes& pass, const SoftwareProfile& software, double share) {
   const double hidden = share * sums_within(pass);
-  for (TimeKind kind : {TimeKind::kTensor, TimeKind::kContext, TimeKind::kExpert, TimeKind::kStatistics})
-    pass[kind] *= 1 - share;
+  for (TimeKind kind : kSumsWithin) pass[kind] *= 1 - share;
   pass.hidden_sums += hidden;
   pass[TimeKind::kSlowed] += software.overlap_slowdown * hidden;
 }

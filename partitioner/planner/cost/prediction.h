@@ -19,6 +19,8 @@ struct Breakdown {
   double bubble = 0, send = 0, gradients = 0, optimizer = 0, offload = 0, host = 0, stragglers = 0;
   double statistics = 0;  // sums over the batch
   void add(const PassTimes& parts, double times);
+  // What units wait for within their passes.
+  double within_passes() const { return tensor + context + expert + statistics; }
 };
 // In the order in which equal ones are told.
 inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 14> kBreakdownNames = {

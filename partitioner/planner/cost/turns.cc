@@ -25,9 +25,8 @@ std::optional<Layout> CostModel::taking_turns(const Layout& l) {
   in_turns.overlap_micro_batches = kInTurns;
   if (!problem_.own_programs || l.pipeline > 1 || l.overlapped() > 1 || !invalid(problem_, in_turns).empty()) return {};
   const Prediction as_is = predict(l, false);
-  const Breakdown& b = as_is.breakdown;
   const double worth = kWorthTurns * as_is.step_seconds;
-  if (b.tensor + b.context + b.expert + b.statistics < worth) return {};
+  if (as_is.breakdown.within_passes() < worth) return {};
   if (predict(in_turns, false).step_seconds > as_is.step_seconds - worth) return {};
   return in_turns;
 }

@@ -265,7 +265,7 @@ std::string choices(const Plan& plan) {
     text += fmt::format(
         "  {} micro-batches take turns: each computes while what the others sent travels; waiting for it "
         "costs {:.1f} %\n",
-        turns, percent(b.tensor + b.context + b.expert + b.statistics));
+        turns, percent(b.within_passes()));
   if (const std::vector<BucketSize>& sizes = pin.bucket_bytes.sizes; !sizes.empty()) {
     text += "  buckets, in which gradients and parameters travel:";
     for (const BucketSize& s : sizes)

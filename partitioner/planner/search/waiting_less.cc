@@ -7,8 +7,7 @@ std::vector<Layout> waiting_less(CostModel& model, const Space& space, const Can
   std::vector<Layout> out;
   if (!space.prefetch_blocks && c.prediction.step_seconds - b.gathers < fastest)
     out = model.prefetching_further(c.layout);
-  const double within = b.tensor + b.context + b.expert + b.statistics;
-  if (!space.overlap_micro_batches && c.prediction.step_seconds - within < fastest) {
+  if (!space.overlap_micro_batches && c.prediction.step_seconds - b.within_passes() < fastest) {
     if (auto in_turns = model.taking_turns(out.empty() ? c.layout : out.back())) out.push_back(*std::move(in_turns));
   }
   return out;

@@ -17,6 +17,15 @@ Cluster cluster(int64_t nodes, int64_t per_node, const std::string& device) {
   return *c;
 }
 
+Cluster nodes_of_eight(int64_t nodes, const std::string& network) {
+  std::string text = "nodes: " + std::to_string(nodes) +
+                     "\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n";
+  if (nodes > 1) text += "- {kind: infiniband, " + network + "}\n";
+  auto c = parse_cluster(text, "c", library());
+  EXPECT_TRUE(c.ok()) << c.status();
+  return *c;
+}
+
 Workload transformer(int blocks, double d, double s, double v) {
   Workload w;
   UnitWork first, block, last;

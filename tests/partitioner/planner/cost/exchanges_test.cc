@@ -1,7 +1,6 @@
 // How gradients and parameters are exchanged: in how large buckets, and in levels.
 #include <gtest/gtest.h>
 
-#include "base/cat.h"
 #include "partitioner/planner/cost/cost_model.h"
 #include "tests/partitioner/support/search_problems.h"
 
@@ -16,14 +15,7 @@ struct Planned {
 };
 
 // Nodes of eight, with 4 x 100 Gb/s each.
-Cluster nodes_of_eight(int64_t nodes) {
-  std::string text =
-      cat("nodes: ", nodes, "\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n");
-  if (nodes > 1) text += "- {kind: infiniband, bandwidth: 6.25GB/s}\n";
-  auto c = parse_cluster(text, "c", library());
-  EXPECT_TRUE(c.ok()) << c.status();
-  return *c;
-}
+Cluster nodes_of_eight(int64_t nodes) { return partita::nodes_of_eight(nodes, "bandwidth: 6.25GB/s"); }
 
 // 8 samples a rank, two at a time, of a model with 6.5 billion parameters, or of one with a hundred times less.
 // `hides`: whether collectives run beside compute; no: on hosts whose memory is slower than the wire.

@@ -11,14 +11,8 @@ namespace {
 
 class Prefetch : public testing::Test {
  protected:
-  // Eight nodes of eight A100 with a network card each, where gathers take longer than what hides them.
+  // With a network card a node, over which gathers take longer than what hides them.
   Prefetch() {
-    auto c = parse_cluster(
-        "nodes: 8\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n"
-        "- {kind: infiniband, nics: 1, rate: 100Gb/s}\n",
-        "c", library());
-    EXPECT_TRUE(c.ok()) << c.status();
-    cluster_ = *c;
     problem_ = problem(workload_, cluster_, 256);
     problem_.own_programs = true;
   }
@@ -28,7 +22,7 @@ class Prefetch : public testing::Test {
     return l;
   }
   Workload workload_ = transformer(32, 4096, 2048, 32000);
-  Cluster cluster_;
+  const Cluster cluster_ = nodes_of_eight(8, "nics: 1, rate: 100Gb/s");
   Problem problem_;
 };
 

@@ -10,12 +10,6 @@ namespace {
 class Turns : public testing::Test {
  protected:
   Turns() {
-    auto c = parse_cluster(
-        "nodes: 2\ndevices_per_node: 8\ndevice: A100-80GB\nlinks:\n- {kind: nvlink3, group: 8}\n"
-        "- {kind: infiniband, nics: 1, rate: 100Gb/s}\n",
-        "c", library());
-    EXPECT_TRUE(c.ok()) << c.status();
-    cluster_ = *c;
     problem_ = problem(workload_, cluster_, 64);
     problem_.own_programs = true;
   }
@@ -25,7 +19,7 @@ class Turns : public testing::Test {
     return l;
   }
   Workload workload_ = transformer(32, 4096, 2048, 32000);
-  Cluster cluster_;
+  const Cluster cluster_ = nodes_of_eight(2, "nics: 1, rate: 100Gb/s");
   Problem problem_;
 };
 
