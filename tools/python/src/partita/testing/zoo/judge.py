@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ class Outcome:
     error: float = math.nan
     own: float = math.nan
     rate: float = math.nan  # learning rate
+    seconds: float = math.nan  # of CPUs, those of other processes included
     refused: str = ""  # by whom and why; empty: it ran
 
     @property
@@ -47,6 +49,12 @@ class Outcome:
 
 def judge(case: Case) -> Outcome:
     """Raises nothing: what cannot be made, captured or compiled is an outcome."""
+    begin = sum(os.times()[:4])
+    outcome = _judged(case)
+    return replace(outcome, seconds=sum(os.times()[:4]) - begin)
+
+
+def _judged(case: Case) -> Outcome:
     torch.manual_seed(0)
     try:
         module = without_dropout(case.make())
@@ -58,7 +66,7 @@ def judge(case: Case) -> Outcome:
     try:
         exported = export(module, batches[0], case.loss, check=False)
         program = compile(exported, Recipe(optimizer={"kind": "momentum", "lr": rate, "momentum": 0.9}))
-        program.train({name: torch.cat([b[name] for b in batches]) for name in exported.inputs}, STEPS, progress=False)
+        program.train({name: torch.cat([b[name] for b in batches]) for name in exported.inputs}, STEPS, progress=False, threads=1)
         program.load_into(module)
     except Exception as error:
         return Outcome(case.name, count, refused=_line(error) if isinstance(error, PartitaError) else f"{type(error).__name__}: {_line(error)}")
