@@ -103,21 +103,29 @@ def test_weights_of_a_sharded_folder_and_back(data, tmp_path):
         program.session(init=tmp_path / "hub")
 
 
+def assert_same_losses(data, args, **more):
+    losses = []
+    for kind in (transformers.Trainer, partita.hf.Trainer):
+        trainer = kind(model=gpt2(), args=args, train_dataset=data, **more)
+        trainer.train()
+        losses.append(logged(trainer, "loss"))
+    assert len(losses[0]) == 2 and losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 def test_a_loss_of_ones_own(data, tmp_path):
     def loss(outputs, labels, num_items_in_batch):
         return torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), reduction="sum") / num_items_in_batch
 
-    losses = []
-    for kind in (transformers.Trainer, partita.hf.Trainer):
-        trainer = kind(model=gpt2(), args=arguments(tmp_path, max_steps=2), train_dataset=data, compute_loss_func=loss)
-        trainer.train()
-        losses.append(logged(trainer, "loss"))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert_same_losses(data, arguments(tmp_path, max_steps=2), compute_loss_func=loss)
+
+
+def test_label_smoothing(data, tmp_path):
+    assert_same_losses(data, arguments(tmp_path, max_steps=2, label_smoothing_factor=0.1, lr_scheduler_type="cosine_with_restarts"))
 
 
 def test_what_it_does_not_do_is_refused_by_name(data, tmp_path):
-    with pytest.raises(partita.PartitaError, match="(?s)auto_find_batch_size: .*\n.*label_smoothing_factor: "):
-        partita.hf.Trainer(model=gpt2(), args=arguments(tmp_path, auto_find_batch_size=True, label_smoothing_factor=0.1), train_dataset=data)
+    with pytest.raises(partita.PartitaError, match="(?s)auto_find_batch_size: .*\n.*neftune_noise_alpha: "):
+        partita.hf.Trainer(model=gpt2(), args=arguments(tmp_path, auto_find_batch_size=True, neftune_noise_alpha=5), train_dataset=data)
 
     def refused(match, dataset=data, **more):
         with pytest.raises(partita.PartitaError, match=match):
@@ -125,7 +133,8 @@ def test_what_it_does_not_do_is_refused_by_name(data, tmp_path):
 
     refused("47 samples are no multiple of per_device_train_batch_size 4", data[:47])
     refused("11 batches an epoch are no multiple of gradient_accumulation_steps 2", data[:44])
-    refused("lr_scheduler_type: cosine_with_restarts with {} has no counterpart", lr_scheduler_type="cosine_with_restarts")
+    refused("lr_scheduler_type: cosine_with_restarts with {'num_cycles': 2} has no counterpart", lr_scheduler_type="cosine_with_restarts",
+            lr_scheduler_kwargs={"num_cycles": 2})  # fmt: skip
     refused("optimizer: .*Adafactor has no counterpart", optim="adafactor")
     short = [{k: v[:5] for k, v in sample.items()} for sample in data[:8]]
     refused("'input_ids' has shape .*, and the first one had .*pad all samples", data[:8] + short, train_sampling_strategy="sequential")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .errors import PartitaError
 from .program import Program, compile
@@ -153,9 +154,14 @@ class Trainer(transformers.Trainer):
 
         def forward(**inputs: Any) -> Any:
             count = self._get_num_items_in_batch([inputs], next(iter(inputs.values())).device)
-            labels = inputs.pop("labels", None) if self.compute_loss_func is not None else None
+            own = self.compute_loss_func is not None or self.label_smoother is not None
+            labels = inputs.pop("labels", None) if own else None
             outputs = original(**inputs, **({"num_items_in_batch": count} if self.model_accepts_loss_kwargs and count is not None else {}))
-            return outputs if self.compute_loss_func is None else self.compute_loss_func(outputs, labels, num_items_in_batch=count)
+            if self.compute_loss_func is not None:
+                return self.compute_loss_func(outputs, labels, num_items_in_batch=count)
+            if self.label_smoother is None or labels is None:
+                return outputs
+            return self.label_smoother(outputs, labels, shift_labels=_is_causal(model), num_items_in_batch=count)
 
         for name in ("activation_checkpointing_disable", "gradient_checkpointing_disable"):
             if (self.args.activation_checkpointing or self.args.gradient_checkpointing) and hasattr(model, name):
@@ -242,7 +248,6 @@ def _refusals(trainer: Trainer) -> list[str]:
         (bool(args.deepspeed), "deepspeed: `partita import-config ds_config.json` says what its keys become; say like='zero3' and the like here"),
         (getattr(args, "parallelism_config", None) is not None, "parallelism_config: say pin={'tensor': N, …} here"),
         (args.auto_find_batch_size, "auto_find_batch_size: the plan says what fits before training"),
-        (args.label_smoothing_factor != 0, "label_smoothing_factor: give compute_loss_func=, with cross_entropy(…, label_smoothing=…)"),
         (args.neftune_noise_alpha is not None, "neftune_noise_alpha: the noise is a hook of training_step's"),
         (bool(args.use_liger_kernel), "use_liger_kernel: kernels are generated for the graph; leave it out"),
         (args.optim_target_modules is not None, "optim_target_modules: GaLore and its like have no counterpart"),
@@ -250,6 +255,12 @@ def _refusals(trainer: Trainer) -> list[str]:
         (type(trainer).compute_loss is not transformers.Trainer.compute_loss, "compute_loss: give compute_loss_func=, of outputs and labels"),
     ]  # fmt: skip
     return [text for asked, text in found if asked]
+
+
+def _is_causal(model: Any) -> bool:
+    """Whether transformers' label smoother has each position of the model predict the next one's label."""
+    named = model.base_model.model if hasattr(model, "peft_config") else model
+    return type(named).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 
 def _schedule(args: Any, steps: int) -> dict[str, Any]:
@@ -265,7 +276,7 @@ def _schedule(args: Any, steps: int) -> dict[str, Any]:
         keys, warmup = {"kind": "constant"}, warmup if kind == "constant_with_warmup" else 0
     elif kind == "linear":
         keys = {"kind": "linear", "total": steps}
-    elif kind in ("cosine", "cosine_with_min_lr") and take("num_cycles", 0.5) == 0.5:
+    elif (kind in ("cosine", "cosine_with_min_lr") and take("num_cycles", 0.5) == 0.5) or (kind == "cosine_with_restarts" and take("num_cycles", 1) == 1):
         rate = take("min_lr_rate", None)
         keys = {"kind": "cosine", "total": steps, "min_lr": take("min_lr", 0.0) if rate is None else rate * lr}
     elif kind == "polynomial":
@@ -277,7 +288,7 @@ def _schedule(args: Any, steps: int) -> dict[str, Any]:
     else:
         raise PartitaError(
             f"lr_scheduler_type: {kind} with {args.lr_scheduler_kwargs or {}} has no counterpart; there are constant, constant_with_warmup, linear, "
-            "cosine (num_cycles=0.5), cosine_with_min_lr, polynomial, inverse_sqrt and warmup_stable_decay (decay_type='linear'); or say "
+            "cosine (num_cycles=0.5), cosine_with_min_lr, cosine_with_restarts (num_cycles=1), polynomial, inverse_sqrt and warmup_stable_decay (decay_type='linear'); or say "
             "recipe={'schedule': …}", 2)  # fmt: skip
     if more:
         raise PartitaError(f"lr_scheduler_kwargs: {', '.join(more)} of {kind} has no counterpart", 2)

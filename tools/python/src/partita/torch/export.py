@@ -181,7 +181,7 @@ def _captured(step: nn.Module, values: list[torch.Tensor], names: list[str], dyn
             raise PartitaError(f"dynamic: {unknown[0]!r} is no input; inputs: {', '.join(names)}")
         sizes = {size: torch.export.Dim(size) for axes in dynamic.values() for size in axes.values()}
         shapes = {"batch": tuple({axis: sizes[size] for axis, size in dynamic.get(name, {}).items()} for name in names)}
-    with CallStack(step) as stack, capturable_experts(step):
+    with CallStack(step) as stack, capturable_experts(step), _unchecked_distributions():
         try:
             return torch.export.export(step, tuple(values), dynamic_shapes=shapes, strict=False)
         except PartitaError:
@@ -189,6 +189,18 @@ def _captured(step: nn.Module, values: list[torch.Tensor], names: list[str], dyn
         except Exception as error:
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise PartitaError(f"{stack.place(error)}: cannot be captured: {said[0]}") from error
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Has torch.distributions not look at its arguments, by default: before PyTorch 2.10 that is a branch that depends on data."""
+    kind: Any = torch.distributions.Distribution
+    before = kind._validate_args
+    kind.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        kind.set_default_validate_args(before)
 
 
 @contextmanager
