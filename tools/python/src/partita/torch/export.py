@@ -17,7 +17,7 @@ from torch import nn
 
 from ..errors import PartitaError
 from ..recipe import Recipe
-from .graph_names import mark_batch_norms, mark_detached, name_weights
+from .graph_names import divide_complex_weights, mark_batch_norms, mark_detached, name_weights
 from .rewrites import capturable_experts, rewritten, translations
 from .where import CallStack, place_of_node
 
@@ -72,6 +72,7 @@ def export(
         onnx = _translated(graph, names)
         trained, unused = name_weights(onnx.model, module, set(names))
         mark_detached(onnx.model)
+        divide_complex_weights(onnx.model)
         variances = mark_batch_norms(onnx.model, module, values[0].shape[0] if values[0].ndim else 1)
         onnx.save(str(folder / "model.onnx"), external_data=True)
         keys: dict[str, Any] = {"loss": {"kind": "output"}, "trainable": trained}

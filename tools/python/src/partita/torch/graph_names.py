@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import PartitaError
 
-__all__ = ["mark_batch_norms", "mark_detached", "name_weights"]
+__all__ = ["divide_complex_weights", "mark_batch_norms", "mark_detached", "name_weights"]
 
 _PREFIX = "module."  # of the module within the step that is exported
 
@@ -44,6 +44,15 @@ def name_weights(model: Any, module: nn.Module, inputs: set[str]) -> tuple[list[
     if not trained:
         raise PartitaError("nothing to train: no parameter with requires_grad that the loss depends on")
     return trained, unused
+
+
+def divide_complex_weights(model: Any) -> None:
+    """Writes complex initializers as their two parts, a last dimension: the exporter does so with values, and with these since PyTorch 2.10."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        raw = getattr(tensor, "raw", None)
+        if isinstance(raw, torch.Tensor) and raw.is_complex():
+            value.const_value = type(tensor)(torch.view_as_real(raw).contiguous(), name=tensor.name)
 
 
 def mark_batch_norms(model: Any, module: nn.Module, samples: int) -> dict[str, dict[str, float]]:
