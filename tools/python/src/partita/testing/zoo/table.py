@@ -53,8 +53,8 @@ class Table:
         ends = [line.rsplit(" | ", 1)[1] for line in self.rows.values()]
         equal, differ = ends.count(f"{_EQUAL} |"), ends.count(f"{_DIFFERS} |")
         rest = len(self._names) - len(ends)
-        return (f"{len(ends)} of {len(self._names)} architectures were run: {equal} are equal, {differ} differ, {len(ends) - equal - differ} are refused"
-                + (f"; {rest} were not run" if rest else ""))  # fmt: skip
+        text = f"{len(ends)} of {len(self._names)} architectures: {equal} equal, {differ} different, {len(ends) - equal - differ} refused"
+        return text + (f"; {rest} have not been run" if rest else "")
 
     def all_equal(self) -> bool:
         return all(line.endswith(f"| {_EQUAL} |") for line in self.rows.values())
