@@ -184,7 +184,10 @@ def _captured(step: nn.Module, values: list[torch.Tensor], names: list[str], dyn
         shapes = {"batch": tuple({axis: sizes[size] for axis, size in dynamic.get(name, {}).items()} for name in names)}
     with CallStack(step) as stack, capturable_experts(step), _unchecked_distributions():
         try:
-            return torch.export.export(step, tuple(values), dynamic_shapes=shapes, strict=False)
+            captured: Any = torch.export.export(step, tuple(values), dynamic_shapes=shapes, strict=False)
+            if shapes is not None:
+                captured._example_inputs = None  # by which PyTorch 2.9 would check open sizes, under names that it then does not find
+            return captured
         except PartitaError:
             raise
         except Exception as error:

@@ -111,13 +111,10 @@ def _stop_at_padding(graph: Any) -> None:
 
 
 def _drop_assertions(graph: Any) -> None:
-    """Leaves out what only checks values, as torch.distributions does with its arguments: ONNX has no form for it.
-
-    PyTorch 2.9 also calls a function that checks sizes which are left open, and fails at it when it decomposes the program.
-    """
+    """Leaves out what only checks values, as torch.distributions does with its arguments: ONNX has no form for it."""
     aten = torch.ops.aten
     checks = (aten._assert_async.msg, aten._assert_async.default, aten._assert_tensor_metadata.default)
-    found = [n for n in graph.nodes if n.target in checks or (n.op == "call_module" and n.target == "_guards_fn")]
+    found = [n for n in graph.nodes if n.target in checks]
     for node in found:
         graph.erase_node(node)
     if found:
