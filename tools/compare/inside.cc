@@ -15,6 +15,9 @@ constexpr size_t kMostDirections = 24;  // of one end
 
 bool moves(const Node& node) { return verifier::movement_of(*node.op) != verifier::Movement::kNone; }
 
+// A captured operand, or what was made of one.
+const Tensor* as_is(size_t, size_t, Tensor&) { return nullptr; }
+
 // The same distance from `value` as `draw`, in another direction.
 Tensor mirrored(const Tensor& value, const Tensor& draw, std::mt19937& rng) {
   Tensor t = draw;
@@ -81,7 +84,7 @@ Tensor Inside::run(size_t first, const Operand& operand, const Change& change) c
 
 std::vector<Tensor> Inside::draws(const std::vector<WrittenBy>& writers) const {
   const Node& last = graph_.nodes[static_cast<size_t>(order_.back()->node)];
-  const size_t drawn = flops_ > kHeavy ? 1 : kDraws;
+  const size_t drawn = flops_ > kHeavy ? 1 : kDraws - 1;
   std::vector<Tensor> all;
   std::vector<NodeRounding> rounding;
   for (const KnownValue* v : order_) {
@@ -112,7 +115,10 @@ std::vector<Tensor> Inside::draws(const std::vector<WrittenBy>& writers) const {
     all.push_back(run(0, operand, change));
   }
   std::mt19937 rng(static_cast<uint32_t>(last.outputs[0]));
-  while (all.size() < kDraws) all.push_back(mirrored(order_.back()->value, all[0], rng));
+  while (all.size() + 1 < kDraws) all.push_back(mirrored(order_.back()->value, all[0], rng));
+  all.push_back(run(0, as_is, [](size_t, std::vector<Tensor>& results) {
+    for (Tensor& t : results) t = nearest(std::move(t));
+  }));
   return all;
 }
 
@@ -128,11 +134,10 @@ std::vector<Inside::Direction> Inside::directions() const {
   auto scale = [](Tensor& t) {
     for (double& x : t.f) x *= 1 + kFactor;
   };
-  auto unchanged = [](size_t, size_t, Tensor&) -> const Tensor* { return nullptr; };
   for (size_t e = 0; e < order_.size() && all.size() < kMostDirections; ++e) {
     const KnownValue& v = *order_[e];
     if (moves(graph_.nodes[static_cast<size_t>(v.node)]) || !is_float(v.value.type.dtype)) continue;
-    add(v.node, run(e, unchanged, [&](size_t at, std::vector<Tensor>& results) {
+    add(v.node, run(e, as_is, [&](size_t at, std::vector<Tensor>& results) {
           if (at == e) scale(results[v.result]);
         }));
   }

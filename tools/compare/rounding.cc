@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/float16.h"
+
 namespace partita {
 namespace {
 
@@ -106,6 +108,26 @@ NodeRounding node_rounding(const Graph& graph, const Node& node) {
                sums = compute * std::sqrt(terms);
   // What an op does that keeps a dimension whole may hold what is in between in its operands' type.
   return {whole > 1 ? std::max(sums, operands) : sums, sums};
+}
+
+Tensor nearest(Tensor tensor) {
+  for (double& x : tensor.f) {
+    const float narrow = static_cast<float>(x);
+    switch (tensor.type.dtype) {
+      case DType::kF32:
+        x = narrow;
+        break;
+      case DType::kBF16:
+        x = bf16_to_float(float_to_bf16(narrow));
+        break;
+      case DType::kF16:
+        x = f16_to_float(float_to_f16(narrow));
+        break;
+      default:
+        break;
+    }
+  }
+  return tensor;
 }
 
 Tensor perturbed(Tensor tensor, double share, std::mt19937& rng) {

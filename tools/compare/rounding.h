@@ -1,6 +1,7 @@
 // How much rounding may change a value, from samples of what it does: the reference evaluator computes each value once
 // as it is, in double precision, and several times with every operand and result off by about as much as its type and
-// the length of its sums round. What these draws differ by is what is usual.
+// the length of its sums round, and once rounded to the nearest number of each type. What these draws differ by is what
+// is usual.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace partita {
 
-inline constexpr int kDraws = 4;
+inline constexpr int kDraws = 5;
 
 // Half the distance from 1 to the next number of a type; 0 of integers.
 double unit_roundoff(DType dtype);
@@ -24,6 +25,10 @@ struct NodeRounding {
 // From the formula: K terms that are summed one after the other are off by sqrt(K) roundings of the type that kernels
 // compute in, which is f32 for what has fewer bits.
 NodeRounding node_rounding(const Graph& graph, const Node& node);
+
+// Each number rounded to the nearest of the tensor's type. What is added to a number and is less than half its distance
+// to the next is lost in all of them: a sum is off in the direction of that, which no rounding by chance is.
+Tensor nearest(Tensor tensor);
 
 // Each number off by `share` of itself, half to one and a half times, up or down.
 Tensor perturbed(Tensor tensor, double share, std::mt19937& rng);

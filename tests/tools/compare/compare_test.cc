@@ -377,6 +377,19 @@ TEST_F(CompareCommand, SumsInAFixedOrderAreTheSerialProgramsToo) {
   EXPECT_THAT(out.text, HasSubstr("no difference beyond rounding in 2 steps"));
 }
 
+// A bias far below its sum's roundoff is lost in every sum, and the sums are off along it: no chance, and no fault.
+TEST_F(CompareCommand, BiasesThatRoundingLosesAreNoFault) {
+  ASSERT_EQ(run_partita("model gpt --layers 2 --hidden 64 --heads 4 --seq 32 --vocab 64 --with-weights --quiet -o " +
+                        (folder / "gpt.onnx"))
+                .code,
+            0);
+  folder.write("bf16.yaml",
+               "loss: {kind: output, output: loss}\noptimizer: {kind: adamw, lr: 0.001}\nbatch: {global: 16}\n"
+               "bind: {batch: 4}\nprecision: bf16\nseed: 2\n");
+  const Outcome out = compared(bundle("bf16", "--ranks 1", "gpt.onnx", "bf16.yaml") + " --reference");
+  EXPECT_EQ(out.code, 0) << out.text;
+}
+
 TEST_F(CompareCommand, HoldsDumpedTensorsAgainstTheirNodes) {
   const std::string a = bundle("a", "--ranks 2");
   Outcome out = compared(a + " --dump " + a + "/initial.safetensors");
