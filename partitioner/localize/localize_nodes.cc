@@ -16,6 +16,15 @@ namespace {
 
 constexpr int kPutOffDepth = 64;  // bounds the recursion through nodes that were put off
 
+// `term` without the axes that split it and not the sum that it joins: it is brought together for each micro-batch, and
+// the sum lies as its state does.
+Sharding no_finer_than(const Sharding& sum, Sharding term) {
+  for (auto& dim : term.dims) {
+    for (Piece& p : dim) std::erase_if(p.axes, [&](int axis) { return !sum.is_split_by(axis); });
+  }
+  return normalized(std::move(term));
+}
+
 }  // namespace
 
 void Localizer::visit(NodeId n) {
@@ -35,7 +44,8 @@ void Localizer::visit(NodeId n) {
     use.present.push_back(k);
     OperandLayouts o = layouts_of(v, node);
     if (node.segment > Segment::kBackward) complete_late(v, o);
-    if (node.op->sums_micro_batches && k + 1 == node.inputs.size()) o.ways = {term_sharding(v)};
+    if (node.op->sums_micro_batches && k + 1 == node.inputs.size())
+      o.ways = {no_finer_than(layouts.front().ways.front(), term_sharding(v))};
     layouts.push_back(std::move(o));
   }
   follow_parameter(use, layouts);
