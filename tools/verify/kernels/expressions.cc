@@ -81,7 +81,14 @@ int Expressions::scalar(const ScalarNode& s) {
   if (s.op == ScalarOp::kSub && is_constant(s.b, 0)) return s.a;
   if (s.op == ScalarOp::kMul && is_constant(s.b, 1)) return s.a;
   if (s.op == ScalarOp::kMul && is_constant(s.a, 1)) return s.b;
-  if (s.op == ScalarOp::kCast && type(s.a) == s.type) return s.a;
+  if (s.op == ScalarOp::kCast) {
+    if (type(s.a) == s.type) return s.a;
+    // What was read as 16 bits, widened and rounded again, is what was read.
+    const Entry& wide = entry(s.a);
+    if (wide.op == NestOp::kScalar && wide.scalar.op == ScalarOp::kCast && widens(s.type, wide.scalar.type) &&
+        type(wide.scalar.a) == s.type && entry(wide.scalar.a).op == NestOp::kLoad)
+      return wide.scalar.a;
+  }
   return intern({.op = NestOp::kScalar, .scalar = s});
 }
 

@@ -4,8 +4,8 @@
 //   nest:   %2 = sub %0 %1, the loads of a [768 1] and of b [0 1]      graph: a - broadcast(b) at (i, j)
 //   both:   sub(load a at 768 i + j, load b at j)
 //
-// Simplified is what the nest builder simplifies and nothing else: x + 0, x - 0, x * 1, casts to the same type, and
-// reductions over one element.
+// Simplified is what the nest builder simplifies and nothing else: x + 0, x - 0, x * 1, casts to the same type or,
+// of what was read, to a wider one and back, and reductions over one element.
 #pragma once
 
 #include <string>
