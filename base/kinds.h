@@ -52,6 +52,11 @@ template <>
 inline constexpr auto kEnumNames<DataKind> = name_table("npz", "npy", "tokens", "raw", "synthetic", "images",
                                                         "webdataset");
 
+// The two formats of 8-bit floats: more fraction, or more range.
+enum class Fp8Format : uint8_t { kE4M3, kE5M2 };
+template <>
+inline constexpr auto kEnumNames<Fp8Format> = name_table("e4m3", "e5m2");
+
 // How pictures become larger or smaller.
 enum class ImageFilter : uint8_t { kBilinear, kBicubic };
 template <>

@@ -3,6 +3,7 @@
 #include "passes/forward/allow_tf32.h"
 #include "passes/forward/attach_loss.h"
 #include "passes/forward/choose_attention.h"
+#include "passes/forward/choose_fp8.h"
 #include "passes/forward/divide_experts.h"
 #include "passes/forward/fix_order.h"
 #include "passes/forward/mixed_precision.h"
@@ -19,6 +20,7 @@
 #include "passes/training/build_backward.h"
 #include "passes/training/build_evaluation.h"
 #include "passes/training/build_optimizer.h"
+#include "passes/training/expand_fp8.h"
 #include "passes/training/recompute.h"
 #include "passes/training/update_statistics.h"
 
@@ -54,6 +56,8 @@ constexpr Pass kGraphPasses[] = {
     {"mixed_precision", mixed_precision,
      "on whole composites, which keep their statistics in f32; gradients follow through the casts", Phase::kImported,
      PassUse::kLoss},
+    {"choose_fp8", choose_fp8, "on products in bf16; their gradients are of fp8 numbers too", Phase::kImported,
+     PassUse::kLoss},
     {"narrow_frozen", narrow_frozen, "on the part that evaluation has too: both hold the same states", Phase::kImported,
      PassUse::kLoss},
     {"build_backward", build_backward, "gradients of composites are far cheaper than those of their spellings",
@@ -65,6 +69,9 @@ constexpr Pass kGraphPasses[] = {
     {"simplify", simplify, "gradients of views are views of views", Phase::kTraining, PassUse::kTraining},
     {"remove_dead_nodes", remove_dead_nodes, "gradients of masks, tables and indices that nobody asked for",
      Phase::kTraining, PassUse::kTraining},
+    {"expand_fp8", expand_fp8,
+     "gradients are there, and nothing takes backward's roundings of weights for those of forward, to keep them",
+     Phase::kTraining},
     {"allow_tf32", allow_tf32, "gradients' products too, once they are all there", Phase::kTraining},
     {"fix_order", fix_order, "on convolutions and their gradients alike", Phase::kTraining},
     {"recompute", recompute, "on the final backward part; no later pass takes equal nodes for one", Phase::kTraining,

@@ -79,6 +79,13 @@ llvm::Value* ScalarMath::by_lane(const char* name, llvm::Value* a, llvm::Value* 
   return r;
 }
 
+// x with no sign and no fraction, which makes NaN infinity and a subnormal number 0.
+llvm::Value* ScalarMath::exponent(DType type, llvm::Value* x) {
+  llvm::Type* bits = integers_like(x->getType(), type == DType::kF64 ? 64 : 32);
+  const int64_t mask = type == DType::kF64 ? 0x7ff0000000000000 : 0x7f800000;
+  return b_.CreateBitCast(b_.CreateAnd(b_.CreateBitCast(x, bits), i(bits, mask)), x->getType());
+}
+
 llvm::Value* ScalarMath::float_function(ScalarOp op, DType type, llvm::Value* x) {
   bool wide = type == DType::kF64;
   switch (op) {
@@ -94,6 +101,8 @@ llvm::Value* ScalarMath::float_function(ScalarOp op, DType type, llvm::Value* x)
       return b_.CreateUnaryIntrinsic(llvm::Intrinsic::ceil, x);
     case ScalarOp::kRoundEven:
       return b_.CreateUnaryIntrinsic(llvm::Intrinsic::roundeven, x);
+    case ScalarOp::kPowerOfTwo:
+      return exponent(type, x);
     case ScalarOp::kExp:
       return wide ? by_lane("exp", x) : exp32(x);
     case ScalarOp::kExpm1:

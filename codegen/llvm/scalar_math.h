@@ -59,6 +59,7 @@ class ScalarMath {
   llvm::Value* erf32(llvm::Value* x);
   llvm::Value* sincos32(llvm::Value* x, bool cosine);
   llvm::Value* by_lane(const char* name, llvm::Value* a, llvm::Value* b = nullptr);
+  llvm::Value* exponent(DType type, llvm::Value* x);
   llvm::Value* float_function(ScalarOp op, DType type, llvm::Value* x);
   llvm::Value* float_binary(ScalarOp op, llvm::Value* a, llvm::Value* b);
   llvm::Value* integer_binary(ScalarOp op, DType type, llvm::Value* a, llvm::Value* b);

@@ -41,7 +41,7 @@ double product_flops(const OpView& use) {
 const OpDef kProduct = {.name = "matmul",
                         .min_inputs = 2,
                         .max_inputs = 4,
-                        .attributes = "i transpose_a?, i transpose_b?, i tf32?, s epilogue",
+                        .attributes = "i transpose_a?, i transpose_b?, i tf32?, i fp8?, s epilogue",
                         .infer = product_types,
                         .work = WorkKind::kMatrix,
                         .flops = product_flops,

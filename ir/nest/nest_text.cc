@@ -13,10 +13,11 @@ namespace partita {
 namespace {
 
 constexpr std::string_view kScalarNames[] = {
-    "input", "constant", "add",  "sub",   "mul",    "div",   "max",    "min",    "pow",   "mod",   "neg",  "abs",
-    "sqrt",  "exp",      "log",  "log1p", "expm1",  "tanh",  "erf",    "sin",    "cos",   "tan",   "asin", "acos",
-    "atan",  "sinh",     "cosh", "floor", "ceil",   "round", "eq",     "ne",     "lt",    "le",    "and",  "or",
-    "xor",   "not",      "shl",  "shr",   "select", "cast",  "is_nan", "is_inf", "index", "philox"};
+    "input",        "constant", "add",  "sub",    "mul",    "div",   "max",   "min",   "pow",  "mod",
+    "neg",          "abs",      "sqrt", "exp",    "log",    "log1p", "expm1", "tanh",  "erf",  "sin",
+    "cos",          "tan",      "asin", "acos",   "atan",   "sinh",  "cosh",  "floor", "ceil", "round",
+    "power_of_two", "eq",       "ne",   "lt",     "le",     "and",   "or",    "xor",   "not",  "shl",
+    "shr",          "select",   "cast", "is_nan", "is_inf", "index", "philox"};
 static_assert(std::size(kScalarNames) == static_cast<size_t>(ScalarOp::kPhilox) + 1);
 constexpr std::string_view kReduceNames[] = {"sum", "max", "min", "prod"};
 

@@ -195,7 +195,15 @@ int64_t integer_binary(ScalarOp op, DType t, int64_t a, int64_t b) {
   }
 }
 
-double float_unary(ScalarOp op, double x) {
+double power_of_two(DType type, double x) {
+  if (!std::isfinite(x)) return std::numeric_limits<double>::infinity();
+  int exponent = 0;
+  std::frexp(x, &exponent);  // |x| in [2^(exponent - 1), 2^exponent)
+  const int least = type == DType::kF64 ? -1022 : -126;
+  return x == 0 || exponent - 1 < least ? 0 : std::ldexp(1, exponent - 1);
+}
+
+double float_unary(ScalarOp op, DType type, double x) {
   switch (op) {
     case ScalarOp::kNeg:
       return -x;
@@ -237,6 +245,8 @@ double float_unary(ScalarOp op, double x) {
       return std::ceil(x);
     case ScalarOp::kRoundEven:
       return std::nearbyint(x);
+    case ScalarOp::kPowerOfTwo:
+      return power_of_two(type, x);
     default:
       PARTITA_CHECK(false, "not a float operation");
   }
@@ -296,7 +306,7 @@ ScalarValue evaluate_node(const ScalarNode& n, DType from, const ScalarValue& a,
     if (is_float(n.type)) return {float_binary(n.op, a.f, b.f), 0};
     return {0, wrap(n.type, integer_binary(n.op, n.type, a.i, b.i))};
   }
-  if (is_float(n.type)) return {float_unary(n.op, a.f), 0};
+  if (is_float(n.type)) return {float_unary(n.op, n.type, a.f), 0};
   if (n.op == ScalarOp::kNeg) return {0, wrap(n.type, static_cast<int64_t>(-static_cast<uint64_t>(a.i)))};
   if (n.op == ScalarOp::kAbs)
     return {0, wrap(n.type, a.i < 0 && !is_unsigned(n.type) ? static_cast<int64_t>(-static_cast<uint64_t>(a.i)) : a.i)};

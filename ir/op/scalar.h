@@ -41,6 +41,7 @@ enum class ScalarOp : uint8_t {
   kFloor,
   kCeil,
   kRoundEven,
+  kPowerOfTwo,  // the largest power of two <= |a|; 0 below the type's least normal number, infinity for NaN
   kEq,
   kNe,
   kLt,

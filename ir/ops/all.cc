@@ -4,7 +4,8 @@
 namespace partita {
 
 extern const OpDef kAdd, kMul;
-extern const OpDef kSub, kDiv, kMod, kPow, kMax, kMin, kNeg, kAbs, kSign, kFloor, kCeil, kRound, kSelect, kCast;
+extern const OpDef kSub, kDiv, kMod, kPow, kMax, kMin, kNeg, kAbs, kSign, kFloor, kCeil, kRound, kPowerOfTwo, kSelect,
+    kCast;
 extern const OpDef kExp, kExpm1, kLog, kLog1p, kSqrt, kRsqrt, kSin, kCos, kTan, kAsin, kAcos, kAtan, kSinh, kCosh,
     kTanh, kErf;
 extern const OpDef kSigmoid, kSilu, kSiluGrad, kSoftplus, kRelu, kReluGrad;
@@ -16,8 +17,9 @@ extern const OpDef kReduceSum, kReduceMax, kReduceMin, kReduceProd, kArgmax, kCu
 extern const OpDef kDispatch, kCombine;
 extern const OpDef kGather, kGatherGrad, kGatherRows, kGatherRowsGrad, kTakeAlong, kTakeAlongGrad, kGatherNd,
     kGatherNdGrad, kScatterNd, kScatterElements;
-extern const OpDef kMatMul, kGroupedMatMul, kGroupedMatMulGrad;
+extern const OpDef kFp8MatMul, kMatMul, kGroupedMatMul, kGroupedMatMulGrad;
 extern const OpDef kConv, kConvGradData, kConvGradWeight, kMaxPool, kMaxPoolGrad, kAvgPool, kAvgPoolGrad;
+extern const OpDef kRoundToFp8;
 extern const OpDef kSoftmax, kLogSoftmax, kLayerNorm, kRmsNorm, kBatchNorm, kCrossEntropy, kCrossEntropyGrad,
     kAttention, kAttentionGrad, kRotary;
 extern const OpDef kOptSgd, kOptMomentum, kOptAdagrad, kOptAdam, kOptLambDirection, kOptLion, kOptRmsprop, kOptOnnxAdam,
@@ -42,6 +44,7 @@ const OpDef* const kOps[] = {
     &kFloor,
     &kCeil,
     &kRound,
+    &kPowerOfTwo,
     &kSelect,
     &kCast,
     &kExp,
@@ -110,6 +113,8 @@ const OpDef* const kOps[] = {
     &kScatterNd,
     &kScatterElements,
     &kMatMul,
+    &kFp8MatMul,
+    &kRoundToFp8,
     &kGroupedMatMul,
     &kGroupedMatMulGrad,
     &kConv,

@@ -1,8 +1,9 @@
 #include <bit>
 
+#include "ir/ops/matmul.h"
+
 #include "base/cat.h"
 #include "base/status.h"
-#include "ir/graph/builder.h"
 
 namespace partita {
 namespace {
@@ -19,6 +20,8 @@ absl::Status check_blocks(const OpView& use, int64_t k) {
   return absl::InvalidArgumentError(cat("expected an inner dimension of ", groups,
                                         " times a power of two of blocks of ", block, " elements, found ", k));
 }
+
+}  // namespace
 
 absl::StatusOr<std::vector<TensorType>> matmul_types(const OpView& use) {
   if (use.dtype(0) != use.dtype(1) || use.dtype() == DType::kBool || use.rank(0) < 2 || use.rank(0) != use.rank(1)) {
@@ -43,8 +46,6 @@ absl::StatusOr<std::vector<TensorType>> matmul_types(const OpView& use) {
   return std::vector<TensorType>{{use.dtype(), std::move(out)}};
 }
 
-// "~ a b m k+, ~ a b k+ n -> a b m n", with the last two exchanged where transposed; '*' for a broadcast batch
-// dimension.
 std::string matmul_formula(const OpView& use) {
   int r = use.rank(0);
   std::string a = "~", b = "~", out;
@@ -59,6 +60,8 @@ std::string matmul_formula(const OpView& use) {
   b += transposed(use, 'b') ? " n k" : " k n";
   return a + ", " + b + " ->" + out + " m n";
 }
+
+namespace {
 
 // c += factor b, of n elements. GCC makes vectors of it from -O3 on.
 template <typename T>
@@ -108,7 +111,8 @@ void matmul_evaluate(const OpView& use, std::span<const Tensor* const> in, std::
 
 int64_t batch_size(const Shape& s) { return elements(Shape(s.begin(), s.end() - 2)); }
 
-// [batch…, m, k] -> [1…, batch m, k].
+}  // namespace
+
 ValueId fold_batch(Builder& b, ValueId v) {
   const Shape& s = b.shape(v);
   Shape folded(s.size(), 1);
@@ -116,6 +120,8 @@ ValueId fold_batch(Builder& b, ValueId v) {
   folded[s.size() - 2] = batch_size(s) * s[s.size() - 2];
   return b.reshape(v, std::move(folded));
 }
+
+namespace {
 
 // With A and B the operands after their own transposition and G the result's gradient: dA = G B^T, dB = A^T G; each
 // written in the layout its operand has. The batch of A is folded into rows where B has none (a weight), so that B's
@@ -158,7 +164,9 @@ ValueId matmul_simpler(const OpUse& use) {
 }  // namespace
 
 // Batched matrix product of two tensors of one rank >= 2; batch dimensions are equal or 1. Splitting the inner factor k
-// leaves a partial sum. Attributes transpose_a, transpose_b exchange the last two dimensions of an operand.
+// leaves a partial sum. Attributes transpose_a, transpose_b exchange the last two dimensions of an operand. `fp8` marks
+// a product of values that were rounded to fp8 in blocks of so many elements (ir/ops/fp8_matmul.cc): a device may
+// multiply them as such.
 //
 // Attribute `block` fixes the order of each element's sum whatever the sizes of m, n and the batch. The inner dimension
 // is [groups, blocks, block], and what has one index along its middle, a power of two, is a block of the sum: added up
@@ -168,7 +176,7 @@ extern const OpDef kMatMul = {
     .name = "matmul",
     .min_inputs = 2,
     .max_inputs = 2,
-    .attributes = "i transpose_a?, i transpose_b?, i tf32?, i block?, i groups?",
+    .attributes = "i transpose_a?, i transpose_b?, i tf32?, i fp8?, i block?, i groups?",
     .formula_of = matmul_formula,
     .infer = matmul_types,
     .work = WorkKind::kMatrix,

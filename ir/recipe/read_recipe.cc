@@ -203,6 +203,19 @@ absl::Status parse_loss_scale(const YamlNode& node, const std::string& path, Los
   return absl::OkStatus();
 }
 
+absl::Status parse_fp8(const YamlNode& node, const std::string& path, Fp8Recipe& out) {
+  constexpr int64_t kBlocks[] = {32, 64, 128};
+  static const Fields<Fp8Recipe> kFields = {
+      {"block", integer(&Fp8Recipe::block, kBlocks[0], kBlocks[2])},
+      {"gradients", choice(&Fp8Recipe::gradients)},
+      {"keep", globs(&Fp8Recipe::keep)},
+  };
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  if (std::find(std::begin(kBlocks), std::end(kBlocks), out.block) == std::end(kBlocks))
+    return unexpected(node, join_path(path, "block"), "a block of 32, 64 or 128 elements");
+  return absl::OkStatus();
+}
+
 absl::Status parse_ema(const YamlNode& node, const std::string& path, EmaRecipe& out) {
   static const Fields<EmaRecipe> kFields = {{"decay", number(&EmaRecipe::decay, kFraction)}};
   return parse_fields(node, path, kFields, out);
@@ -302,6 +315,7 @@ const Fields<Recipe>& recipe_fields() {
       {"bind", parse_bind},
       {"precision", choice(&Recipe::precision)},
       {"loss_scale", section(&Recipe::loss_scale, parse_loss_scale)},
+      {"fp8", section(&Recipe::fp8, parse_fp8)},
       {"clip_grad_norm", number(&Recipe::clip_grad_norm, kPositive)},
       {"clip_grad_value", number(&Recipe::clip_grad_value, kPositive)},
       {"ema", section(&Recipe::ema, parse_ema)},

@@ -65,9 +65,9 @@ enum class AnnealStrategy { kCos, kLinear };
 template <>
 inline constexpr auto kEnumNames<AnnealStrategy> = name_table("cos", "linear");
 
-enum class Precision { kFp32, kTf32, kBf16, kFp16 };
+enum class Precision { kFp32, kTf32, kBf16, kFp16, kFp8 };
 template <>
-inline constexpr auto kEnumNames<Precision> = name_table("fp32", "tf32", "bf16", "fp16");
+inline constexpr auto kEnumNames<Precision> = name_table("fp32", "tf32", "bf16", "fp16", "fp8");
 
 // What of a repeated block is computed again in backward (passes/training/recompute.h).
 enum class RecomputeMode { kAuto, kNone, kSelective, kAttention, kMlp, kFull };
@@ -246,6 +246,15 @@ struct LossScaleRecipe {
   bool operator==(const LossScaleRecipe&) const = default;
 };
 
+// Of precision fp8 (passes/forward/choose_fp8.h): elements of a block that has a scale, the format of gradients, and
+// globs over the names of weights whose products stay in bf16.
+struct Fp8Recipe {
+  int64_t block = 128;
+  Fp8Format gradients = Fp8Format::kE4M3;
+  std::vector<std::string> keep;
+  bool operator==(const Fp8Recipe&) const = default;
+};
+
 // Samples per optimizer step from a step on.
 struct BatchPhase {
   int64_t from = 0, samples = 1;
@@ -411,6 +420,7 @@ struct Recipe {
   LengthsRecipe lengths;                // `batch` and the pins are for the largest
   Precision precision = Precision::kFp32;
   LossScaleRecipe loss_scale;  // of fp16
+  Fp8Recipe fp8;               // of fp8
   std::optional<double> clip_grad_norm, clip_grad_value;
   std::optional<EmaRecipe> ema;
   RecomputeMode recompute = RecomputeMode::kAuto;

@@ -159,6 +159,12 @@ std::string loss_scale(const LossScaleRecipe& s) {
   return m.add("minimum", number_text(s.minimum)).text();
 }
 
+std::string fp8(const Fp8Recipe& f) {
+  Mapping m;
+  m.add("block", cat(f.block)).add("gradients", enum_name(f.gradients));
+  return m.add_if(!f.keep.empty(), "keep", names(f.keep)).text();
+}
+
 std::string init_rule(const InitRule& r) {
   Mapping m, how;
   m.add("match", yaml_text(r.match));
@@ -330,6 +336,7 @@ std::string format_recipe(const Recipe& r) {
   line(!r.bind.empty(), "bind", bind(r));
   line(true, "precision", cat(enum_name(r.precision)));
   line(r.precision == Precision::kFp16, "loss_scale", loss_scale(r.loss_scale));
+  line(r.precision == Precision::kFp8, "fp8", fp8(r.fp8));
   if (r.clip_grad_norm) line(true, "clip_grad_norm", number_text(*r.clip_grad_norm));
   if (r.clip_grad_value) line(true, "clip_grad_value", number_text(*r.clip_grad_value));
   if (r.ema) line(true, "ema", cat("{decay: ", number_text(r.ema->decay), "}"));

@@ -38,7 +38,8 @@ FactorPropagation::FactorPropagation(const Graph& graph)
     const Node& node = graph.nodes[n];
     if (!is_propagated(node)) continue;
     forward_.push_back(static_cast<NodeId>(n));
-    if (node.segment == Segment::kPrologue && node.inputs.size() == 1)  // a weight's copy in another type
+    // A weight's copy in another type.
+    if ((node.segment == Segment::kPrologue && node.inputs.size() == 1) || node.op->name == "round_to_fp8")
       state_of_[node.outputs[0]] = state_of_[node.inputs[0]];
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;

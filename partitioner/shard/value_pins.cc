@@ -17,7 +17,8 @@ int dimension_named(const Graph& graph, ValueId v, const std::string& factor) {
   for (const Node& node : graph.nodes) {
     auto at = std::find(node.inputs.begin(), node.inputs.end(), v);
     if (at == node.inputs.end() || node.segment > Segment::kForward) continue;
-    if (node.segment == Segment::kPrologue) return dimension_named(graph, node.outputs[0], factor);  // its copy
+    if (node.segment == Segment::kPrologue || node.op->name == "round_to_fp8")  // its copy
+      return dimension_named(graph, node.outputs[0], factor);
     Formula f = bound_formula(graph, node);
     const FormulaOperand& o = f.inputs[static_cast<size_t>(at - node.inputs.begin())];
     bool product =

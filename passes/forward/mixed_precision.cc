@@ -161,6 +161,7 @@ class Narrower {
 absl::StatusOr<Graph> mixed_precision(const Graph& graph, const PassContext& context) {
   switch (context.recipe.precision) {
     case Precision::kBf16:
+    case Precision::kFp8:  // before choose_fp8
       return Narrower(graph, DType::kBF16).run();
     case Precision::kFp16:
       return Narrower(graph, DType::kF16).run();

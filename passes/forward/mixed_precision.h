@@ -1,5 +1,5 @@
-// Lets a forward graph in f32 compute in bf16 or fp16, as the recipe's `precision` says; nothing for fp32 and tf32
-// (passes/forward/allow_tf32.h).
+// Lets a forward graph in f32 compute in bf16 or fp16, as the recipe's `precision` says, in bf16 for fp8
+// (passes/forward/choose_fp8.h); nothing for fp32 and tf32 (passes/forward/allow_tf32.h).
 #pragma once
 
 #include "absl/status/statusor.h"

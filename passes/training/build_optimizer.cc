@@ -387,7 +387,8 @@ class Optimizer {
     b_.set_next(m, next);
     ValueId u = o.nesterov ? moved(p.gradient, next, b_.scalar(type, o.momentum)) : next;
     ValueId x = b_.div(u, at_least(length(u), o.eps));
-    if (context_.recipe.precision == Precision::kBf16) x = b_.cast(x, DType::kBF16);
+    if (context_.recipe.precision == Precision::kBf16 || context_.recipe.precision == Precision::kFp8)
+      x = b_.cast(x, DType::kBF16);
     x = b_.cast(newton_schulz(b_, x, o.ns_coefficients, o.ns_steps), type);
     ValueId kept = shrunk(p, lr, decay), rate = b_.scale(lr, adjusted_rate(o.adjust_lr_fn, b_.shape(p.value)));
     b_.set_next(p.value, b_.sub(kept, b_.mul(rate, x)));

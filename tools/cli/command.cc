@@ -53,7 +53,7 @@ void add_precision(CLI::App& app, std::optional<Precision>& precision) {
          [names, &precision](const std::string& name) {
            precision = static_cast<Precision>(std::find(names.begin(), names.end(), name) - names.begin());
          },
-         "fp32, tf32, bf16 or fp16, in place of the recipe's precision")
+         "fp32, tf32, bf16, fp16 or fp8, in place of the recipe's precision")
       ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
 }
 

@@ -173,6 +173,10 @@ absl::StatusOr<Compiled> compile_batch(const CompileRequest& request) {
   out.weights = collect_weights(stages);
   out.parameters = trained_elements(graph);
   out.weight_elements = weight_elements(graph);
+  for (const Node& node : graph.nodes) {
+    out.products += node.op->name == "matmul";
+    out.fp8_products += node.attrs.i("fp8", 0) != 0;
+  }
   out.samples = partition.model.batch.graph_batch * partition.model.batch.micro_batches;
   out.form = partition.training.form;
   return stop();

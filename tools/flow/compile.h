@@ -56,6 +56,7 @@ struct Compiled {
   std::string layout;                                   // in words
   std::vector<std::string> unused_outputs;              // of the model, beside the loss or what it is made of
   int64_t weight_elements = 0;                          // trained and frozen
+  int64_t products = 0, fp8_products = 0;               // of matrices, forward and backward; of fp8 numbers
   std::vector<std::pair<std::string, double>> seconds;  // by phase
   std::vector<PassTime> passes;
   bool stopped = false;  // as asked for, before the end: there is nothing to write

@@ -65,7 +65,8 @@ std::string describe_training(const Compiled& c) {
   }
   std::string text =
       cat(c.programs.front().model, ": ", counted(c.weight_elements), " parameters, ",
-          c.parameters == c.weight_elements ? "all" : counted(c.parameters), " trained, ", enum_name(r.precision));
+          c.parameters == c.weight_elements ? "all" : counted(c.parameters), " trained, ", enum_name(r.precision),
+          c.fp8_products > 0 ? cat(" (", c.fp8_products, " of ", c.products, " matrix products)") : "");
   if (r.optimizer) append(text, "; ", enum_name(r.optimizer->kind), fmt::format(", lr {:.4g}", r.optimizer->lr));
   if (r.schedule.kind != ScheduleKind::kConstant || r.schedule.warmup > 0)
     append(text, " (", enum_name(r.schedule.kind), r.schedule.warmup > 0 ? cat(", warm-up ", r.schedule.warmup) : "",

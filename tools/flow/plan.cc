@@ -17,6 +17,7 @@
 #include "partitioner/planner/cost/program_memory.h"
 #include "partitioner/planner/space/layout_space.h"
 #include "partitioner/stages/separable_samples.h"
+#include "passes/forward/choose_fp8.h"
 #include "passes/pipeline.h"
 #include "passes/training/recompute.h"
 #include "tools/flow/device_memory.h"
@@ -134,6 +135,12 @@ std::vector<RecomputeModes> recomputed_again(const Graph& graph) {
   return again;
 }
 
+// Which products multiply fp8 numbers.
+std::vector<Fp8Product> fp8_products_of(const Graph& graph, const Recipe& recipe) {
+  if (recipe.precision != Precision::kFp8) return {};
+  return fp8_products(graph, recipe.fp8);
+}
+
 absl::StatusOr<CountedModel> count_model(ModelSource& source) {
   CountedModel counted;
   PARTITA_ASSIGN_OR_RETURN(counted.imported, import_for_analysis(source));
@@ -144,7 +151,9 @@ absl::StatusOr<CountedModel> count_model(ModelSource& source) {
   plain.precision = Precision::kFp32, plain.attention = AttentionKernel::kAuto;
   plain.recompute = RecomputeMode::kNone, plain.pin.recompute.reset(), plain.pin.recompute_blocks.clear();
   PARTITA_ASSIGN_OR_RETURN(const Graph graph, graph_for(plain, imported));
-  counted.options = {.batch_statistics = source.recipe().semantics.batch_norm, .again = recomputed_again(graph)};
+  counted.options = {.batch_statistics = source.recipe().semantics.batch_norm,
+                     .again = recomputed_again(graph),
+                     .fp8 = fp8_products_of(graph, source.recipe())};
   PARTITA_ASSIGN_OR_RETURN(counted.workload, analyse(graph, counted.options));
   Workload& w = counted.workload;
   const auto& moe = source.recipe().semantics.moe;
@@ -225,7 +234,9 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   p->workload = std::move(counted.workload);
   p->problem.workload = &p->workload;
   p->problem.cluster = &p->cluster;
-  p->problem.options.precision = p->recipe.precision;
+  // Blocks of another size are rounded, and multiplied in bf16.
+  const bool emulated = p->recipe.precision == Precision::kFp8 && p->recipe.fp8.block != Fp8Recipe{}.block;
+  p->problem.options.precision = emulated ? Precision::kBf16 : p->recipe.precision;
   p->problem.options.flash = p->recipe.attention != AttentionKernel::kMath;
   p->problem.global_batch = p->recipe.batch.global.value_or(static_cast<int64_t>(p->workload.samples));
   p->problem.clip = p->recipe.clip_grad_norm.has_value();

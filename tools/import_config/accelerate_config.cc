@@ -60,9 +60,10 @@ void add_machines(Rows& rows) {
        one_of<Draft>(
            {{"no", {kTaken, "precision: fp32"}},
             {"bf16", {kTaken, "precision: bf16"}, [](Draft& d) { d.config.recipe.precision = Precision::kBf16; }},
-            {"fp16", {kTaken, "precision: fp16"}, [](Draft& d) { d.config.recipe.precision = Precision::kFp16; }}},
-           "8-bit floats are not computed in here")});
-  rows.push_back({"fp8_config", refused<Draft>("8-bit floats are not computed in here; mixed_precision: bf16")});
+            {"fp16", {kTaken, "precision: fp16"}, [](Draft& d) { d.config.recipe.precision = Precision::kFp16; }},
+            {"fp8", {kTaken, "precision: fp8"}, [](Draft& d) { d.config.recipe.precision = Precision::kFp8; }}})});
+  rows.push_back(
+      {"fp8_config", idle<Draft>("each block has a scale of its own, of the step; `fp8:` in the recipe says more")});
   rows.push_back(
       {"main_training_function", idle<Draft>("no Python function is run: `partita train` trains an exported model")});
   rows.push_back({"gpu_ids", idle<Draft>("CUDA_VISIBLE_DEVICES says which devices a host lends")});

@@ -91,10 +91,21 @@ void add_update(Rows& rows) {
       {"loss-scale-window", becomes<Draft>("loss_scale.window", in_scale(integer(&LossScaleRecipe::window, 1)))});
   rows.push_back(
       {"hysteresis", becomes<Draft>("loss_scale.hysteresis", in_scale(integer(&LossScaleRecipe::hysteresis, 1)))});
-  add_rows(rows,
-           {"fp8-format", "fp8-recipe", "fp8-amax-history-len", "fp8-amax-compute-algo", "fp8-param-gather",
-            "fp8-margin", "fp4-format"},
-           refused<Draft>("8-bit floats are not computed in here; leave the --fp8 arguments out, and say --bf16"));
+  auto gradients = [](Fp8Format format) {
+    return [format](Draft& d) { d.config.recipe.precision = Precision::kFp8, d.config.recipe.fp8.gradients = format; };
+  };
+  rows.push_back({"fp8-format",
+                  one_of<Draft>({{"e4m3", {kTaken, "precision: fp8"}, gradients(Fp8Format::kE4M3)},
+                                 {"hybrid", {kTaken, "precision: fp8, fp8.gradients"}, gradients(Fp8Format::kE5M2)}})});
+  rows.push_back(
+      {"fp8-recipe",
+       one_of<Draft>({{"blockwise", {kTaken, "fp8.block: 128"}},
+                      {"mxfp8", {kTaken, "fp8.block: 32"}, [](Draft& d) { d.config.recipe.fp8.block = 32; }}},
+                     "each block has a scale of its own here, a tensor has none")});
+  add_rows(rows, {"fp8-amax-history-len", "fp8-amax-compute-algo", "fp8-margin"},
+           idle<Draft>("scales are those of the step's own numbers"));
+  add_rows(rows, {"fp8-param-gather"}, idle<Draft>("weights are gathered in bf16, and rounded where they are used"));
+  add_rows(rows, {"fp4-format"}, refused<Draft>("4-bit floats are not computed in here"));
   add_rows(rows,
            {"accumulate-allreduce-grads-in-fp32", "attention-softmax-in-fp32", "no-query-key-layer-scaling",
             "apply-query-key-layer-scaling", "fp32-residual-connection", "grad-reduce-in-bf16-off"},

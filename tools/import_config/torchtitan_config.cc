@@ -90,7 +90,7 @@ void add_training(Rows& rows) {
            {"training.gc_freq", "training.gc_debug", "training.compile", "compile.enable", "compile.components",
             "compile.backend", "experimental.custom_args_module", "experimental.custom_import"},
            idle<Draft>("no Python takes part in a step; the model is compiled in any case"));
-  add_rows(rows, {"training.enable_fp8_linear"}, off("8-bit floats are not computed in here"));
+  add_rows(rows, {"training.enable_fp8_linear"}, off("model.converters = [\"float8\"] says so now"));
 }
 
 void add_parallelism(Rows& rows) {
@@ -141,9 +141,13 @@ void add_parallelism(Rows& rows) {
            idle<Draft>("what is sent when is planned"), section);
 }
 
-absl::StatusOr<KeyOutcome> read_converters(const YamlNode& node, const std::string& path, Draft&) {
+absl::StatusOr<KeyOutcome> read_converters(const YamlNode& node, const std::string& path, Draft& d) {
   if (node.kind == YamlNode::Kind::kSequence && node.items.empty()) return KeyOutcome{kIdle, "nothing is converted"};
-  return unexpected(node, path, "[] (the graph is trained as it was exported; 8-bit floats are not computed in here)");
+  if (node.kind == YamlNode::Kind::kSequence && node.items.size() == 1 && node.items[0]->text == "float8") {
+    d.config.recipe.precision = Precision::kFp8;
+    return KeyOutcome{kTaken, "precision: fp8"};
+  }
+  return unexpected(node, path, "[] or [\"float8\"] (else the graph is trained as it was exported)");
 }
 
 void add_run(Rows& rows) {
@@ -204,8 +208,10 @@ void add_run(Rows& rows) {
   rows.push_back({"model.converters", read_converters});
   add_rows(rows,
            {"enable_fsdp_float8_all_gather", "precompute_float8_dynamic_scale_for_fsdp",
-            "force_recompute_fp8_weight_in_bwd", "recipe_name", "filter_fqns", "emulate"},
-           idle<Draft>("without the converter `float8` it does nothing in torchtitan, either"), "float8.");
+            "force_recompute_fp8_weight_in_bwd", "recipe_name", "emulate"},
+           idle<Draft>("each block of a product's operands has a scale of its own, of the step"), "float8.");
+  rows.push_back({"float8.filter_fqns",
+                  idle<Draft>("the last layers stay in bf16 in any case; others by `fp8: {keep: [PATTERN]}`")});
   rows.push_back({"validation.enable", becomes<Draft>("evaluate: say its data", boolean(&Draft::evaluates))});
   rows.push_back({"validation.enabled", becomes<Draft>("evaluate: say its data", boolean(&Draft::evaluates))});
   add_rows(rows, {"dataset", "dataset_path", "local_batch_size", "seq_len", "freq", "steps"},

@@ -278,8 +278,7 @@ double Cluster::price_per_hour() const {
 
 double Cluster::peak_flops(Precision precision) const {
   double flops = 0;
-  for (const DeviceGroup& g : groups)
-    flops += g.device.flops[static_cast<size_t>(precision)] * static_cast<double>(g.devices());
+  for (const DeviceGroup& g : groups) flops += g.device.peak(precision) * static_cast<double>(g.devices());
   return flops;
 }
 
@@ -324,11 +323,10 @@ DeviceGroup Cluster::joined(size_t first, size_t last, Precision precision) cons
   if (first == last) return out;
   LinkProfile inner = out.links.front().link, network = between.value_or(out.network);
   auto slower = [](const LinkProfile& a, const LinkProfile& b) { return a.bandwidth <= b.bandwidth ? a : b; };
-  const size_t p = static_cast<size_t>(precision);
   int64_t devices = 0;
   for (size_t k = first; k <= last; ++k) {
     const DeviceGroup& g = groups[k];
-    DeviceProfile device = g.device.flops[p] < out.device.flops[p] ? g.device : out.device;
+    DeviceProfile device = g.device.peak(precision) < out.device.peak(precision) ? g.device : out.device;
     for (size_t f = 0; f < device.flops.size(); ++f) device.flops[f] = std::min(g.device.flops[f], out.device.flops[f]);
     device.bandwidth = std::min(g.device.bandwidth, out.device.bandwidth);
     device.memory_bytes = std::min(g.device.memory_bytes, out.device.memory_bytes);

@@ -145,6 +145,11 @@ absl::Status parse_named(const YamlNode& node, const std::string& path, std::map
 
 }  // namespace
 
+double DeviceProfile::peak(Precision precision) const {
+  const double named = flops[static_cast<size_t>(precision)];
+  return named > 0 ? named : *std::max_element(flops.begin(), flops.begin() + static_cast<size_t>(Precision::kFp8));
+}
+
 double EfficiencyCurve::at(double size) const {
   if (points.empty()) return 1;
   if (size <= points.front().first) return points.front().second;

@@ -15,7 +15,7 @@
 
 namespace partita {
 
-inline constexpr int kPrecisions = 4;  // in the order of Precision
+inline constexpr int kPrecisions = 5;  // in the order of Precision
 
 // Fraction of a peak against a size, linear between points in log(size), constant outside.
 struct EfficiencyCurve {
@@ -60,13 +60,17 @@ struct SoftwareProfile {
 };
 
 struct DeviceProfile {
+  // FLOP/s of matrix units; of a precision that the profile does not name, those of the fastest other but fp8: what a
+  // device lacks is computed in another.
+  double peak(Precision precision) const;
+
   std::string name, source;
   double memory_bytes = 0;
   double reserve_bytes = 0;                                            // context, communicators, workspaces: assumed
   double reserved_communicators = 0;                                   // that it has room for
   double communicator_receive_bytes = 0, communicator_send_bytes = 0;  // of one, for what it receives and sends
   double bandwidth = 0;                                                // of device memory, bytes/s
-  std::array<double, kPrecisions> flops = {0, 0, 0, 0};                // peak of matrix units by Precision
+  std::array<double, kPrecisions> flops = {0, 0, 0, 0, 0};             // peak of matrix units by Precision
   double processors = 1;                                               // tiles computed at once
   EfficiencyCurve matrix;                                              // of peak, by the contraction's length K
   EfficiencyCurve matrix_rows, matrix_columns;                         // of `matrix`, by M and N: small products (cpu)

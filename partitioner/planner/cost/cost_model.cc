@@ -421,7 +421,7 @@ double CostModel::product_seconds(const Layout& l, const DeviceGroup& g, const S
     for (const UpdateProduct& p : problem_.workload->kinds[k].update.products) {
       const double ways =
           static_cast<double>((p.divided[0] ? l.tensor : 1) * (p.divided[1] && l.zero >= 1 ? shard_ranks(l).size : 1));
-      const Precision precision = p.element_bytes == 2 ? options.precision : Precision::kFp32;
+      const Precision precision = p.element_bytes == 2 ? usual_precision(options.precision) : Precision::kFp32;
       each += p.count * matrix_time(g.device, precision, 1, p.m / ways, p.n, p.k, p.element_bytes);
     }
     seconds += units.counts[k] * each;

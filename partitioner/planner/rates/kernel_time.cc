@@ -8,18 +8,13 @@
 namespace partita {
 namespace {
 
-double peak(const DeviceProfile& d, Precision p) {
-  double f = d.flops[static_cast<size_t>(p)];
-  return f > 0 ? f : *std::max_element(d.flops.begin(), d.flops.end());
-}
-
 // A sum over windows where the device has a rate for them. Channels are not divided: a rank that has a part of them
 // runs a narrower convolution of the same kind.
 double convolution_time(const DeviceProfile& device, const MatrixWork& x, const ComputeOptions& options) {
   double flops = 2 * x.batch * x.m * x.n * x.k;
   double share = device.convolution.at(x.channels) * device.convolution_plane.at(x.plane) *
                  (x.strided ? device.convolution_strided : 1);
-  return flops / (peak(device, options.precision) * share) + device.launch_seconds;
+  return flops / (device.peak(usual_precision(options.precision)) * share) + device.launch_seconds;
 }
 
 void add_again(RecomputeModes modes, double seconds, UnitTime& t) {
@@ -42,9 +37,12 @@ double matrices(const std::vector<MatrixWork>& list, const Workload& w, const De
     // Experts stay with their ranks; the tokens of all ranks of the axis come to them.
     if (x.expert && x.scaled != 'b') x.batch /= share.expert, size(x.scaled) *= share.expert;
     bool windows = x.channels > 0 && !device.convolution.points.empty();
-    const double seconds =
+    double seconds =
         x.count * (windows ? convolution_time(device, x, options)
-                           : matrix_time(device, options.precision, x.batch, x.m, x.n, x.k, options.element_bytes()));
+                           : matrix_time(device, x.fp8 ? options.precision : usual_precision(options.precision),
+                                         x.batch, x.m, x.n, x.k, options.element_bytes()));
+    // The weight is rounded anew for each run: two bytes in, one out.
+    if (x.fp8 && x.scaled == 'm') seconds += x.count * memory_time(device, 3 * x.k * x.n, 1);
     sum += seconds;
     add_again(x.again, seconds, t);
   }
@@ -69,10 +67,10 @@ double matrix_time(const DeviceProfile& device, Precision precision, double batc
       tiles *= parts, length /= parts;
     }
     double waves = std::ceil(tiles / p);
-    double seconds = waves * p * 2 * tile.m * tile.n * length / (peak(device, precision) * tile.relative);
+    double seconds = waves * p * 2 * tile.m * tile.n * length / (device.peak(precision) * tile.relative);
     if (best < 0 || seconds < best) best = seconds;
   }
-  if (best < 0) best = 2 * batch * m * n * k / peak(device, precision);
+  if (best < 0) best = 2 * batch * m * n * k / device.peak(precision);
   best /= device.matrix.at(k) * device.matrix_rows.at(m) * device.matrix_columns.at(n);
   double bytes = batch * (m * k + k * n + m * n) * element_bytes;
   double moved = bytes / (device.bandwidth * device.memory.at(bytes));
@@ -100,7 +98,7 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
   t.forward = matrices(unit.matrices, w, device, options, share, t);
   t.input_gradient = matrices(unit.input_gradients, w, device, options, share, t);
   t.weight_gradient = matrices(unit.weight_gradients, w, device, options, share, t);
-  double rate = peak(device, options.precision);
+  double rate = device.peak(usual_precision(options.precision));
   for (const AttentionWork& a : unit.attention) {
     double heads = a.split ? padded_part(a.heads, share.tensor) / a.heads : 1;
     double part = heads * positions * a.count;

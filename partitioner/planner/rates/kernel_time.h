@@ -8,10 +8,13 @@
 
 namespace partita {
 
+// Of what is not marked as a product of fp8 numbers.
+constexpr Precision usual_precision(Precision p) { return p == Precision::kFp8 ? Precision::kBf16 : p; }
+
 struct ComputeOptions {
   Precision precision = Precision::kFp32;
   bool flash = true;  // attention in one kernel; else scores are kept in memory
-  double element_bytes() const { return precision == Precision::kBf16 || precision == Precision::kFp16 ? 2 : 4; }
+  double element_bytes() const { return precision == Precision::kFp32 || precision == Precision::kTf32 ? 4 : 2; }
 };
 
 // The share of a unit's work that one rank does: of samples, positions, and the axes' sizes.

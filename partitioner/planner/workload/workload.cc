@@ -12,6 +12,7 @@
 #include "base/cat.h"
 #include "ir/ops/composed.h"
 #include "partitioner/follow/stage_roots.h"
+#include "partitioner/planner/workload/contraction.h"
 #include "partitioner/planner/workload/pinned_cuts.h"
 #include "partitioner/planner/workload/unit_split.h"
 #include "partitioner/planner/workload/units.h"
@@ -20,46 +21,7 @@
 namespace partita {
 namespace {
 
-// Sizes of a contraction, with the factors of each.
-struct Sizes {
-  double batch = 1, m = 1, n = 1, k = 1;
-  std::vector<int> of[4];   // b, m, n, k
-  bool windows = false;     // the first operand is summed over windows
-  double chosen = 0;        // matrices that the second operand's are chosen from, one for each row; 0: none are
-  double from = 1, to = 1;  // then: positions of the first operand and of the result
-};
 constexpr char kLetters[] = {'b', 'm', 'n', 'k'};
-
-// Which factors of a two-operand product are batch, m (first operand), n (second) and k (summed). `by_index`: a third
-// operand says which matrix of the second one each row is multiplied with.
-Sizes contraction(const Formula& f, double flops, bool by_index) {
-  Sizes s;
-  double* sizes[] = {&s.batch, &s.m, &s.n, &s.k};
-  for (int i = 0; i < static_cast<int>(f.factors.size()); ++i) {
-    bool a = has_factor(f.inputs[0], i), b = f.inputs.size() > 1 && has_factor(f.inputs[1], i);
-    bool out = false;
-    for (const FormulaOperand& o : f.outputs) out = out || has_factor(o, i);
-    if (by_index && !out && !a && b &&
-        f.factors[i].role == FactorRole::kWhole) {  // each matrix is multiplied with its own rows
-      s.chosen = static_cast<double>(f.factors[i].size);
-      continue;
-    }
-    int at = !out ? 3 : a && b ? 0 : b ? 2 : 1;
-    if (!out && a && !b && f.factors[i].role == FactorRole::kWhole) {  // positions that a window slides over
-      s.windows = true;
-      s.from *= static_cast<double>(f.factors[i].size);
-      continue;
-    }
-    if (out && !a && !b) s.to *= static_cast<double>(f.factors[i].size);
-    *sizes[at] *= static_cast<double>(f.factors[i].size);
-    s.of[at].push_back(i);
-  }
-  // A sum over windows visits more or fewer points than the factors have: its length says so.
-  if (s.chosen > 0) s.batch *= s.chosen, s.m /= s.chosen;
-  double points = 2 * s.batch * s.m * s.n * s.k;
-  if (points > 0 && std::abs(points - flops) > 0.01 * flops) s.k *= flops / points;
-  return s;
-}
 
 // Of one run of the graph.
 int64_t samples_of(const Graph& graph) {
@@ -176,9 +138,9 @@ class Analysis {
     return w;
   }
 
-  RecomputeModes again(const Node& node) const {
-    return options_.again.empty() ? 0 : options_.again[static_cast<size_t>(&node - g_.nodes.data())];
-  }
+  RecomputeModes again(const Node& node) const { return options_.again.empty() ? 0 : options_.again[node_id(node)]; }
+
+  size_t node_id(const Node& node) const { return static_cast<size_t>(&node - g_.nodes.data()); }
 
   bool chooses(const Node& node) const {
     return node.op->work == WorkKind::kMatrix && node.inputs.size() == 3 && !is_float_value(node.inputs[2]);
@@ -278,7 +240,7 @@ class Analysis {
   }
 
   void count_matrix(const UnitNode& use, double per, const UnitSplit& split, UnitWork& w) {
-    Sizes s = contraction(use.formula, use.flops, chooses(*use.node));
+    ContractionSizes s = contraction(use.formula, use.flops, chooses(*use.node));
     MatrixWork x{s.batch, s.m, s.n, s.k};
     ValueId a = use.node->inputs[0], b = use.node->inputs[1];
     bool wa = !value(a).data && value(a).learned, wb = !value(b).data && value(b).learned;
@@ -305,10 +267,28 @@ class Analysis {
       t.scaled = letter(x.scaled), t.split = x.split ? letter(x.split) : char{0};
       return t;
     };
+    const Fp8Product fp8 = options_.fp8.empty() ? Fp8Product{} : options_.fp8[node_id(*use.node)];
+    x.fp8 = fp8.forward;
     w.matrices.push_back(x);
     w.matrices.back().again = again(*use.node);
     if (value(a).learned) (wa ? w.weight_gradients : w.input_gradients).push_back(turned('m', 'k', 'n'));
     if (value(b).learned) (wb ? w.weight_gradients : w.input_gradients).push_back(turned('k', 'n', 'm'));
+    if (!fp8.forward) return;
+    if (value(b).learned && wb) w.weight_gradients.back().fp8 = fp8.weight_gradient;
+    count_roundings(use, fp8, split, w);
+  }
+
+  // Roundings to fp8 read two bytes and write one: of what goes in (once for all products that read it), of what comes
+  // back, and of both once more in blocks of rows.
+  void count_roundings(const UnitNode& use, const Fp8Product& fp8, const UnitSplit& split, UnitWork& w) {
+    constexpr double kMoved = 1.5;  // elements of two bytes
+    auto elements_of = [&](ValueId v) { return kMoved * value_elements(v) / out_.samples; };
+    const ValueId x = use.node->inputs[0], y = use.node->outputs[0];
+    const int forms = fp8.weight_gradient ? 2 : 1;
+    w.backward_traffic[split.divides(y) ? 0 : 1] += forms * elements_of(y);
+    if (!rounded_.insert(x).second) return;
+    w.forward_traffic[split.divides(x) ? 0 : 1] += elements_of(x);
+    w.backward_traffic[split.divides(x) ? 0 : 1] += (forms - 1) * elements_of(x);
   }
 
   // Layout changes, slices and picks at fixed places are read in place by the kernels after them.
@@ -467,6 +447,7 @@ class Analysis {
   const TensorSplit tensor_split_;         // of micro-batches of one sample
   const UpdateProducts updates_;
   std::set<ValueId> made_of_rows_, makes_rows_;  // of the unit that is measured
+  std::set<ValueId> rounded_;                    // what products of fp8 numbers read
   Workload out_;
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ir/graph/fp8_product.h"
 #include "ir/graph/graph.h"
 #include "ir/recipe/recipe.h"
 #include "partitioner/planner/workload/update_work.h"
@@ -28,6 +29,7 @@ struct MatrixWork {
   double channels = 0;   // of the result, where it is a sum over windows (a convolution or its gradient); else 0
   double plane = 0;      // then: positions that the result has for each channel of a sample,
   bool strided = false;  // and whether windows move on by several of them
+  bool fp8 = false;      // of fp8 numbers, where the precision is fp8
   double count = 1;
   RecomputeModes again = 0;  // of forward's
 
@@ -123,6 +125,8 @@ struct WorkloadOptions {
   BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
   // By NodeId: the modes under which a forward node is computed again (passes/training/recompute.h); empty: not known.
   std::vector<RecomputeModes> again;
+  // By NodeId (passes/forward/choose_fp8.h); empty: none.
+  std::vector<Fp8Product> fp8;
 };
 
 // `graph`: a training graph (all segments) with tagged blocks.

@@ -129,6 +129,24 @@ TEST(ScalarMath_F32, StaysWithinTwoUnits) {
   }
 }
 
+TEST(ScalarMath_F32, PowersOfTwoAreExact) {
+  Compiled compiled([](ScalarBuilder& s, Scalar x) { return s.unary(ScalarOp::kPowerOfTwo, x); }, "host");
+  for_floats(-9, 9, [&](const std::vector<float>& x) {
+    const std::vector<float> y = compiled(x);
+    for (size_t k = 0; k < x.size(); ++k) {
+      const float size = std::abs(x[k]);
+      if (!std::isfinite(size)) {
+        ASSERT_EQ(y[k], INFINITY);
+      } else if (size < 0x1p-126f) {
+        ASSERT_EQ(y[k], 0) << x[k];
+      } else {  // a power of two: no more than x, and more than half of it
+        ASSERT_EQ(std::bit_cast<uint32_t>(y[k]) & 0x807fffffu, 0u) << x[k];
+        ASSERT_TRUE(y[k] <= size && y[k] > size / 2) << x[k];
+      }
+    }
+  });
+}
+
 // Without AVX-512, where powers of two are put together from halves.
 TEST(ScalarMath_F32, OfNarrowVectors_StaysWithinTwoUnits) {
   EXPECT_LT(worst_error(ScalarOp::kExp, std::exp, -104, 89, "x86-64-v3"), 2.0);

@@ -137,8 +137,8 @@ TEST_F(ImportConfig, AccelerateFsdp2_AndDimensions) {
             "parallelism_config_tp_size: 2, parallelism_config_cp_size: 1}\n");
   EXPECT_EQ(c.recipe.pin.zero_group, 4);
   EXPECT_EQ(c.recipe.pin.axis("tensor"), 2);
-  EXPECT_THAT(refused("c.yaml", "compute_environment: LOCAL_MACHINE\nmixed_precision: fp8\n"),
-              HasSubstr("2:18: mixed_precision: expected one of no, bf16, fp16 (8-bit floats"));
+  EXPECT_EQ(taken("c.yaml", "compute_environment: LOCAL_MACHINE\nmixed_precision: fp8\n").recipe.precision,
+            Precision::kFp8);
   EXPECT_THAT(refused("d.yaml", "compute_environment: LOCAL_MACHINE\nfsdp_config: {fsdp_shard: 1}\n"),
               HasSubstr("unknown key 'fsdp_shard'"));
 }
@@ -244,8 +244,9 @@ filter_fqns = ["output"]
   const ImportedConfig wsd = taken("b.toml", with("warmup_steps = 200", "warmup_steps = 200\ndecay_ratio = 0.3"));
   EXPECT_EQ(wsd.recipe.schedule.kind, ScheduleKind::kWsd);
   EXPECT_EQ(wsd.recipe.schedule.decay, 300);
-  EXPECT_THAT(refused("c.toml", with("converters = []", "converters = [\"float8\"]")),
-              HasSubstr("model.converters: expected [] (the graph is trained as it was exported"));
+  EXPECT_EQ(taken("c.toml", with("converters = []", "converters = [\"float8\"]")).recipe.precision, Precision::kFp8);
+  EXPECT_THAT(refused("c.toml", with("converters = []", "converters = [\"mx\"]")),
+              HasSubstr("model.converters: expected [] or [\"float8\"] (else the graph is trained as it was exported"));
   EXPECT_THAT(refused("d.toml", with("steps = 1_000", "step = 1")), HasSubstr("the nearest known key is 'steps'"));
 }
 
@@ -324,7 +325,8 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
   auto with = [&](const std::string& more) { return refused("b.sh", text + "torchrun x.py " + more + "\n"); };
   EXPECT_THAT(with("--rampup-batch-size 16 16 5859375"),
               HasSubstr("41:15: rampup-batch-size: the batch does not grow"));
-  EXPECT_THAT(with("--fp8-format hybrid"), HasSubstr("fp8-format: 8-bit floats are not computed in here"));
+  EXPECT_THAT(with("--fp8-format hybrid --fp8-recipe delayed"),
+              HasSubstr("fp8-recipe: expected one of blockwise, mxfp8 (each block has a scale of its own here"));
   EXPECT_THAT(with("--lr $LR"), HasSubstr("lr: expected a number > 0, found '$LR'"));
   EXPECT_THAT(with("--tensor-model-parallel 2"), HasSubstr("the nearest known key is 'tensor-model-parallel-size'"));
 }

@@ -34,7 +34,8 @@ double terms_in_row(int64_t count) {
 
 bool is_exact(ScalarOp op) {
   return op == ScalarOp::kNeg || op == ScalarOp::kAbs || op == ScalarOp::kMax || op == ScalarOp::kMin ||
-         op == ScalarOp::kFloor || op == ScalarOp::kCeil || op == ScalarOp::kRoundEven || op == ScalarOp::kMod;
+         op == ScalarOp::kFloor || op == ScalarOp::kCeil || op == ScalarOp::kRoundEven || op == ScalarOp::kPowerOfTwo ||
+         op == ScalarOp::kMod;
 }
 
 // Of the product of a number and how far another may be off.
