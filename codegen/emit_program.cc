@@ -389,7 +389,7 @@ class ProgramMaker {
 
 CodeContext code_context(const std::vector<LocalProgram>& programs, const TargetOptions& options) {
   const bool gpu = !options.gpu.empty();
-  return {programs, gpu, gpu && options.fuse && options.epilogues && !options.strict};
+  return {programs, gpu, gpu && options.fuse && options.epilogues && !options.strict, options.has_fp8()};
 }
 
 // Of one program, whose passes nobody watches.

@@ -24,6 +24,8 @@ struct TargetOptions {
   bool in_place = true;   // no: every value has memory of its own while it lives
   bool strict = false;    // numbers of a node do not depend on what else its kernel computes (LoopNest::strict)
 
+  // It multiplies fp8 numbers with a scale for each block of 128 (fp8_products.h).
+  bool has_fp8() const { return gpu.rfind("sm_90", 0) == 0 && !strict; }
   // What rows of products' operands are best multiples of, in bytes: a GPU's cache lines. Layout::row_bytes
   int64_t row_bytes() const { return gpu.empty() ? 1 : 128; }
 };

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "codegen/prepare/expand_composites.h"
+#include "codegen/prepare/fp8_products.h"
 #include "codegen/prepare/host_transfers.h"
 #include "codegen/prepare/product_epilogues.h"
 #include "codegen/prepare/rematerialize.h"
@@ -13,21 +14,33 @@ namespace {
 
 // A graph that was made of p.graph takes its place; `same_as`: per value of it, the value of p.graph that it equals.
 void take(PreparedGraph& p, Graph graph, const std::vector<ValueId>& same_as) {
+  ValueId fresh = 0;  // several passes make temporaries
+  for (ValueId v : p.same_as)
+    fresh = PreparedGraph::is_temporary(v) ? std::max(fresh, PreparedGraph::number(v) + 1) : fresh;
   std::vector<ValueId> composed;
-  for (size_t v = 0; v < same_as.size(); ++v) {
-    composed.push_back(same_as[v] == kNoValue ? PreparedGraph::temporary(static_cast<ValueId>(v))
-                                              : p.same_as[static_cast<size_t>(same_as[v])]);
-  }
+  for (ValueId v : same_as)
+    composed.push_back(v == kNoValue ? PreparedGraph::temporary(fresh++) : p.same_as[static_cast<size_t>(v)]);
   p.graph = std::move(graph);
   p.same_as = std::move(composed);
 }
 
 absl::StatusOr<PreparedGraphs> expand(PreparedGraphs all, const CodeContext&) {
   for (PreparedGraph& p : all.stages) {
-    p.expanded = expand_composites(p.graph);
+    std::vector<ValueId> became;
+    p.expanded = expand_composites(p.graph, &became);
+    p.roundings = fp8_roundings(p.graph, p.expanded, became);
     p.graph = p.expanded;
     p.same_as.resize(p.graph.values.size());
     std::iota(p.same_as.begin(), p.same_as.end(), 0);
+  }
+  return all;
+}
+
+absl::StatusOr<PreparedGraphs> use_fp8(PreparedGraphs all, const CodeContext& c) {
+  if (!c.fp8) return all;
+  for (PreparedGraph& p : all.stages) {
+    Fp8Products made = multiply_in_fp8(p.graph, p.roundings);
+    take(p, std::move(made.graph), made.same_as);
   }
   return all;
 }
@@ -63,6 +76,7 @@ absl::StatusOr<PreparedGraphs> add_transfers(PreparedGraphs all, const CodeConte
 
 constexpr CodePass kCodePasses[] = {
     {"expand_composites", expand, "loop nests are fused of ops that have a scalar form", Phase::kRank},
+    {"fp8_products", use_fp8, "before what roundings are made of is made again, or joins other kernels", Phase::kRank},
     {"rematerialize", make_again, "on single ops: what is cheap to make again is told by op", Phase::kRank},
     {"product_epilogues", add_epilogues, "what backward makes again is no reader of a product any more", Phase::kRank},
     {"host_transfers", add_transfers, "last: every later node would have to be put on a side", Phase::kRank},

@@ -1,10 +1,12 @@
 // The passes of code generation as one visible table: from a rank's graph to the graph that loop nests are made of.
 #pragma once
 
+#include <map>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ir/graph/fp8_blocks.h"
 #include "ir/pipeline/pass_table.h"
 #include "partitioner/localize/local_program.h"
 
@@ -17,6 +19,7 @@ struct PreparedGraph {
   // For each value of `graph`, the value of `expanded` that it equals, or temporary(n): none, and told from others by
   // n.
   std::vector<ValueId> same_as;
+  std::map<ValueId, Fp8Rounding> roundings = {};  // of `expanded`
 
   static ValueId temporary(ValueId n) { return -2 - n; }
   static bool is_temporary(ValueId v) { return v < kNoValue; }
@@ -31,6 +34,7 @@ struct CodeContext {
   const std::vector<LocalProgram>& programs;
   bool gpu = false;        // for a GPU, or for a host
   bool epilogues = false;  // a GPU's products do what follows them, where they can
+  bool fp8 = false;        // a GPU that multiplies fp8 numbers with scales of blocks
 };
 
 using CodePass = TablePass<absl::StatusOr<PreparedGraphs>(PreparedGraphs, const CodeContext&)>;

@@ -1,6 +1,7 @@
 #include "codegen/prepare/expand_composites.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/status.h"
 #include "ir/graph/builder.h"
@@ -16,8 +17,12 @@ bool expands(const Node& node) {
 
 }  // namespace
 
-Graph expand_composites(const Graph& graph) {
+Graph expand_composites(const Graph& graph, std::vector<ValueId>* became) {
   Graph now = graph;
+  if (became != nullptr) {
+    became->resize(graph.values.size());
+    std::iota(became->begin(), became->end(), 0);
+  }
   for (int round = 0; std::any_of(now.nodes.begin(), now.nodes.end(), expands); ++round) {
     PARTITA_CHECK(round < 16, "expansions without end");
     Rewriter r(now);
@@ -27,6 +32,10 @@ Graph expand_composites(const Graph& graph) {
       } else {
         r.copy(node);
       }
+    }
+    for (size_t v = 0; became != nullptr && v < became->size(); ++v) {
+      ValueId& value = (*became)[v];
+      value = r.has(value) ? r(value) : kNoValue;
     }
     now = std::move(r).finish();
   }

@@ -18,7 +18,8 @@ void StepPlanner::join_accumulations() {
     ValueId term = added_term(s, next, sum);
     if (term == kNoValue) continue;
     Draft& product = drafts_[value_spans_[term].birth];
-    if (product.step.name != "matmul" || product.uses[static_cast<size_t>(product.step.inputs)].id != term ||
+    const bool multiplies = product.step.name == "matmul" || product.step.name == "multiply_fp8";
+    if (!multiplies || product.uses[static_cast<size_t>(product.step.inputs)].id != term ||
         product.step.segment != drafts_[sum].step.segment || product.step.phase != drafts_[sum].step.phase)
       continue;
     // The product's output is the next value now, and the sum's step is gone.

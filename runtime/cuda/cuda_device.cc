@@ -315,9 +315,9 @@ absl::StatusOr<cudaKernel_t> CudaDevice::generated_kernel(const Program& program
 
 absl::StatusOr<cudaKernel_t> CudaDevice::own_kernel(const std::string& name) {
   if (own_.empty()) {
-    for (const unsigned char* code :
-         {partita_kernels_attention, partita_kernels_epilogue, partita_kernels_flash, partita_kernels_grouped,
-          partita_kernels_indexing, partita_kernels_pool, partita_kernels_scan, partita_kernels_sums}) {
+    for (const unsigned char* code : {partita_kernels_attention, partita_kernels_epilogue, partita_kernels_flash,
+                                      partita_kernels_fp8, partita_kernels_grouped, partita_kernels_indexing,
+                                      partita_kernels_pool, partita_kernels_scan, partita_kernels_sums}) {
       cudaLibrary_t library = nullptr;
       const cudaError_t e = cudaLibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
       if (e != cudaSuccess)

@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/cat.h"
+#include "base/math/quantized.h"
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/kernels_device.h"
@@ -69,7 +70,8 @@ absl::Status CudaMatmul::check(cublasStatus_t status, const char* call) const {
 absl::Status CudaMatmul::describe() {
   const CudaProduct& p = product_;
   Types in{}, out{};
-  if (!types_of(p.dtype, p.tf32, in) || !types_of(p.out, p.tf32, out))
+  if (p.fp8) in = {CUDA_R_8F_E4M3, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+  if ((!p.fp8 && !types_of(p.dtype, p.tf32, in)) || !types_of(p.out, p.tf32, out))
     return absl::UnimplementedError(cat("cuBLASLt multiplies no ", dtype_name(p.dtype)));
   PARTITA_RETURN_IF_ERROR(check(lt_.desc_create(&desc_, in.compute, in.scale), "cublasLtMatmulDescCreate"));
   auto set = [&](cublasLtMatmulDescAttributes_t what, auto value) {
@@ -79,9 +81,17 @@ absl::Status CudaMatmul::describe() {
   PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
   PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue()));
   if (p.aux || p.gelu_tanh_grad) PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n));
+  if (p.fp8) {
+    const auto mode = [](bool tiles) {
+      return static_cast<int32_t>(tiles ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                        : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    };
+    PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode(p.fp8->tiles_b)));
+    PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode(p.fp8->tiles_a)));
+  }
   // To the heuristics addresses tell their alignment.
   auto* aligned = reinterpret_cast<std::byte*>(uintptr_t{kOperandAlignment});
-  PARTITA_RETURN_IF_ERROR(set_others({aligned, aligned, aligned}));
+  PARTITA_RETURN_IF_ERROR(set_others({aligned, aligned, aligned, aligned, aligned}));
   auto layout = [&](cublasLtMatrixLayout_t& made, cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride) {
     PARTITA_RETURN_IF_ERROR(
         check(lt_.layout_create(&made, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
@@ -92,8 +102,10 @@ absl::Status CudaMatmul::describe() {
     return check(lt_.layout_set(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
                  "cublasLtMatrixLayoutSetAttribute");
   };
-  PARTITA_RETURN_IF_ERROR(layout(b_, in.data, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.stride_b));
-  PARTITA_RETURN_IF_ERROR(layout(a_, in.data, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.stride_a));
+  const auto of_operand = [&](bool e5m2) { return e5m2 ? CUDA_R_8F_E5M2 : in.data; };
+  const cudaDataType_t type_a = of_operand(p.fp8 && p.fp8->e5m2_a), type_b = of_operand(p.fp8 && p.fp8->e5m2_b);
+  PARTITA_RETURN_IF_ERROR(layout(b_, type_b, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.stride_b));
+  PARTITA_RETURN_IF_ERROR(layout(a_, type_a, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.stride_a));
   PARTITA_RETURN_IF_ERROR(layout(c_, out.data, p.n, p.m, p.stride_c));
   cublasLtMatmulPreference_t preference = nullptr;
   PARTITA_RETURN_IF_ERROR(check(lt_.preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
@@ -130,12 +142,17 @@ absl::Status CudaMatmul::set_others(const ProductOperands& others) {
   if (p.bias) PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, others.bias));
   if (p.sum_a || p.sum_b) PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, others.sums));
   if (p.aux || p.gelu_tanh_grad) PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, others.aux));
+  if (p.fp8) {
+    PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, others.scales_b));
+    PARTITA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, others.scales_a));
+  }
   return absl::OkStatus();
 }
 
 std::string CudaMatmul::text() const {
   const CudaProduct& p = product_;
   const cudaDeviceProp& device = device_.properties();
+  const auto of_operand = [](bool e5m2, bool tiles) { return cat(e5m2 ? "e5m2" : "e4m3", tiles ? " in tiles" : ""); };
   return cat(
       device.name, " sm_", device.major, device.minor, ", cuBLASLt ", lt_.version(), ", ", dtype_name(p.dtype), " -> ",
       dtype_name(p.out), p.tf32 ? " (tf32) " : " ", p.m, " x ", p.n, " x ", p.k, p.transpose_a ? ", A transposed" : "",
@@ -150,6 +167,8 @@ std::string CudaMatmul::text() const {
       p.sum_a   ? ", sum of A"
       : p.sum_b ? ", sum of B"
                 : "",
+      p.fp8 ? cat(", fp8 ", of_operand(p.fp8->e5m2_a, p.fp8->tiles_a), " x ", of_operand(p.fp8->e5m2_b, p.fp8->tiles_b))
+            : "",
       ", aligned to ", p.align_a, " ", p.align_b, " ", p.align_c);
 }
 
@@ -201,7 +220,9 @@ absl::StatusOr<size_t> CudaMatmul::fastest(const std::vector<cublasLtMatmulHeuri
   const int64_t bytes_a = space((p.m * p.k + last * p.stride_a) * in),
                 bytes_b = space((p.k * p.n + last * p.stride_b) * in),
                 bytes_c = space((p.m * p.n + last * p.stride_c) * dtype_size(p.out)),
-                bytes_others = p.has_epilogue() ? bytes_c + space(std::max(p.m, p.n) * dtype_size(p.out)) : 0,
+                bytes_others = p.has_epilogue() ? bytes_c + space(std::max(p.m, p.n) * dtype_size(p.out))
+                               : p.fp8          ? space(std::max(p.m, p.n) * p.k / kFp8Block * 4)
+                                                : 0,
                 bytes = bytes_a + bytes_b + bytes_c + kWorkspace + bytes_others;
   void* memory = nullptr;
   if (cudaError_t e = cudaMalloc(&memory, static_cast<size_t>(bytes)); e != cudaSuccess) {
@@ -215,7 +236,7 @@ absl::StatusOr<size_t> CudaMatmul::fastest(const std::vector<cublasLtMatmulHeuri
     return cuda_error("cudaMemset", e);
   auto* a = static_cast<std::byte*>(memory);
   std::byte* others = a + bytes_a + bytes_b + bytes_c + kWorkspace;
-  PARTITA_RETURN_IF_ERROR(set_others({others + bytes_c, others, others + bytes_c}));
+  PARTITA_RETURN_IF_ERROR(set_others({others + bytes_c, others, others + bytes_c, others, others}));
   seconds.clear();
   for (const auto& candidate : candidates) {
     PARTITA_ASSIGN_OR_RETURN(seconds.emplace_back(),

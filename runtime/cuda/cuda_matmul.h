@@ -3,6 +3,7 @@
 #pragma once
 
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,15 @@ inline uint32_t alignment_at(int64_t bytes) {
   return bytes == 0 ? kOperandAlignment : static_cast<uint32_t>(std::gcd(bytes, int64_t{kOperandAlignment}));
 }
 
+// Operands in fp8 with scales (base/math/quantized.h): A [m, k], and B as [n, k].
+struct Fp8Operands {
+  bool e5m2_a = false, e5m2_b = false, tiles_a = false, tiles_b = false;
+};
+
 // A matrix in memory: row-major [rows, columns], or that of its transpose.
 struct CudaProduct {
   DType dtype = DType::kF32, out = DType::kF32;
+  std::optional<Fp8Operands> fp8 = {};  // dtype is u8 then, and B transposed
   int64_t m = 1, n = 1, k = 1;
   bool transpose_a = false, transpose_b = false;
   int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;  // elements
@@ -34,9 +41,10 @@ struct CudaProduct {
 
 // What an epilogue reads and writes beside C. Not needed ones are null.
 struct ProductOperands {
-  const std::byte* bias = nullptr;  // [n]
-  std::byte* aux = nullptr;         // [m, n]: written before a GELU, read by its gradient
-  std::byte* sums = nullptr;        // [m] of A, [n] of B
+  const std::byte* bias = nullptr;                           // [n]
+  std::byte* aux = nullptr;                                  // [m, n]: written before a GELU, read by its gradient
+  std::byte* sums = nullptr;                                 // [m] of A, [n] of B
+  const std::byte *scales_a = nullptr, *scales_b = nullptr;  // f32, of operands in fp8
 };
 
 class CudaMatmul {

@@ -35,6 +35,8 @@ constexpr Entry kTable[] = {
     {"matmul", make_cuda_matmul},
     {"max_pool", make_cuda_max_pool},
     {"max_pool_grad", make_cuda_max_pool_grad},
+    {"multiply_fp8", make_cuda_multiply_fp8},
+    {"quantize_fp8", make_cuda_quantize_fp8},
     {"scatter_elements", make_cuda_scatter_elements},
     {"scatter_nd", make_cuda_scatter_nd},
     {"shard_slice", make_cuda_shard_slice},

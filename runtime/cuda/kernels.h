@@ -7,8 +7,8 @@ namespace partita::runtime {
 
 // The machine code of runtime/cuda/kernels/*.cu, put here by the build.
 extern "C" const unsigned char partita_kernels_attention[], partita_kernels_epilogue[], partita_kernels_flash[],
-    partita_kernels_grouped[], partita_kernels_indexing[], partita_kernels_pool[], partita_kernels_scan[],
-    partita_kernels_sums[];
+    partita_kernels_fp8[], partita_kernels_grouped[], partita_kernels_indexing[], partita_kernels_pool[],
+    partita_kernels_scan[], partita_kernels_sums[];
 
 using CudaKernel = absl::StatusOr<std::unique_ptr<LibraryKernel>>;
 CudaKernel prepare_cuda_kernel(CudaDevice& device, const Step& step);
@@ -16,6 +16,8 @@ CudaKernel prepare_cuda_kernel(CudaDevice& device, const Step& step);
 CudaKernel make_cuda_accumulate_tree(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_block_squares(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_matmul(CudaDevice& device, const KernelRequest& request);
+CudaKernel make_cuda_multiply_fp8(CudaDevice& device, const KernelRequest& request);
+CudaKernel make_cuda_quantize_fp8(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_attention(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_attention_grad(CudaDevice& device, const KernelRequest& request);
 CudaKernel make_cuda_conv(CudaDevice& device, const KernelRequest& request);

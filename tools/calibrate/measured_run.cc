@@ -29,7 +29,9 @@ bool starts_with(const std::string& text, std::string_view prefix) { return text
 
 WorkClass class_of(const std::string& category, const std::string& segment) {
   if (starts_with(category, "start ") || starts_with(category, "wait ")) return WorkClass::kCommunication;
-  if (starts_with(category, "matmul") || starts_with(category, "grouped_matmul")) return WorkClass::kMatrix;
+  for (const char* product : {"matmul", "grouped_matmul", "multiply_fp8"}) {
+    if (starts_with(category, product)) return WorkClass::kMatrix;
+  }
   if (starts_with(category, "conv")) return WorkClass::kConvolution;
   if (starts_with(category, "attention")) return WorkClass::kAttention;
   return segment == "update" ? WorkClass::kUpdate : WorkClass::kMemory;

@@ -105,6 +105,25 @@ std::vector<std::string_view> pass_names() {
   return names;
 }
 
+// Of products that may multiply fp8 numbers and do not, on this GPU.
+void warn_of_fp8(const std::vector<LocalProgram>& stages, const TargetOptions& target, Compiled& out) {
+  int64_t marked = 0, found = 0;
+  for (const LocalProgram& stage : stages) {
+    for (const Node& node : stage.graph.nodes) marked += node.op->name == "matmul" && node.attrs.i("fp8", 0) > 0;
+  }
+  for (const runtime::Program& program : out.programs) {
+    for (const auto& segment : program.segments) {
+      for (const runtime::Step& step : segment.steps) found += step.name == "multiply_fp8";
+    }
+  }
+  if (target.gpu.empty() || found == marked) return;
+  out.warnings.push_back(target.has_fp8()
+                             ? cat(marked - found, " of ", marked, " fp8 products are multiplied in bf16 on ",
+                                   target.gpu, ": they are not of blocks of 128, or of rows that are no multiple of 16")
+                             : cat("fp8 products are multiplied in bf16 on ", target.gpu,
+                                   target.strict ? ", as reproducible asks for" : ""));
+}
+
 // Evaluation's passes are dumped beside those of training.
 absl::StatusOr<PassRun> evaluation_run(const PassOptions& training) {
   PassOptions own{.verify = training.verify};
@@ -162,6 +181,7 @@ absl::StatusOr<Compiled> compile_batch(const CompileRequest& request) {
   out.plan = request.plan;
   out.serial = verifier::without_weights(graph);
   take_programs(std::move(emitted), request.model, out);
+  warn_of_fp8(stages, target, out);
   bound_inputs(out.serial, out.programs);
   PARTITA_RETURN_IF_ERROR(check_room(out.programs, request.room));
   out.compress = partition.programs.compress;

@@ -149,10 +149,14 @@ def references(title):
     return f"{HERE}/references/{re.split('[+@%=]', title)[0]}"
 
 
-def check_attention(seconds):
-    """Our own attention and cuDNN's against the processors', and how long both take."""
+def check_kernels(program, seconds):
+    """Kernels of one kind on drawn operands, by a program that prints a line for each case.
+
+    partita_attention_check: our own attention and cuDNN's against the processors', and how long both take.
+    partita_fp8_check: fp8 numbers against their definition, and their products against those in bf16.
+    """
     begin = time.time()
-    command = [f"{LIB}/partita_attention_check", str(int(seconds - 5))]
+    command = [f"{LIB}/{program}", str(int(seconds - 5))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1), env=environment())
     cases = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     bad = [f"{c.get('case', '')}: {c.get('error', 'does not hold')}" for c in cases if not c.get("holds")]
@@ -437,7 +441,8 @@ def main():
         print(query, report.result["torch"], json.dumps(report.result["ceilings"]), flush=True)
         torch = TorchSide([split_title(n.removeprefix("speed_"))[:2] for n in speed if "=" not in n])
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            pool.submit(report.step, "correctness", "attention", lambda: check_attention(left(60)))
+            pool.submit(report.step, "correctness", "attention", lambda: check_kernels("partita_attention_check", left(60)))
+            pool.submit(report.step, "correctness", "fp8", lambda: check_kernels("partita_fp8_check", left(60)))
             for name in sorted(n for n in bundles if not n.startswith("speed_")):
                 work = check_narrow if "+" in name else check
                 pool.submit(report.step, "correctness", name, lambda w, n: w(n, bundles[n], left(60)), work, name)

@@ -10,7 +10,7 @@ namespace {
 absl::StatusOr<verifier::RankProgram> program_of(EmittedProgram emitted) {
   verifier::RankProgram p;
   p.rank = verifier::without_weights(std::move(emitted.claims.graph));
-  PARTITA_ASSIGN_OR_RETURN(p.code, verifier::expanded(p.rank, p.from));
+  PARTITA_RETURN_IF_ERROR(verifier::expand_rank(p));
   p.claims = std::move(emitted.claims.steps);
   p.nests = std::move(emitted.claims.nests);
   p.program = std::move(emitted.program);

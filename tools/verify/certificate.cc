@@ -82,7 +82,7 @@ int64_t statistic_groups(const Graph& serial) {
 }
 
 absl::StatusOr<StepsReport> check_program(const Graph& serial, const RankProgram& p) {
-  PARTITA_ASSIGN_OR_RETURN(StepsReport report, check_steps(p.code, p.program, p.claims, p.nests));
+  PARTITA_ASSIGN_OR_RETURN(StepsReport report, check_steps(p.code, p.program, p.claims, p.nests, p.roundings));
   PARTITA_RETURN_IF_ERROR(check_frame(serial, p));
   return report;
 }

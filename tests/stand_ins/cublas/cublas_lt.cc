@@ -2,7 +2,8 @@
 // definition. Strict where the library is lenient or undefined: matrices must fit together, leading dimensions must
 // hold their columns, addresses (of a bias and of what goes with a GELU too) must be as aligned as the heuristics were
 // told, the workspace as large as the algorithm said, and epilogues such as cublasLt.h documents them: of one type all,
-// the matrix that goes with a GELU in rows of a multiple of 8.
+// the matrix that goes with a GELU in rows of a multiple of 8; of fp8 what a Hopper has: scales for blocks of 128, both
+// operands in rows of the dimension that is summed over.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 
 namespace {
 
+using partita::stand_in::is_fp8;
 using partita::stand_in::load;
 using partita::stand_in::size_of;
 using partita::stand_in::store;
@@ -37,6 +39,8 @@ struct Desc {
   const void* bias = nullptr;
   void* aux = nullptr;
   int64_t aux_leading = 0;
+  int32_t scale_modes[2] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F};
+  const float* scales[2] = {nullptr, nullptr};  // of A and B
 };
 struct Layout {
   cudaDataType_t type;
@@ -80,6 +84,19 @@ struct Product {
   uint64_t algorithm = 0;
 };
 
+// Of element x of a row of A's, or of a column of B's, of so many.
+double scale_of(const Desc& desc, int operand, int64_t row, int64_t rows, int64_t x, int64_t inner) {
+  const int64_t blocks = (inner + 127) / 128;
+  switch (desc.scale_modes[operand]) {
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F:
+      return desc.scales[operand][x / 128 * rows + row];
+    case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F:
+      return desc.scales[operand][row / 128 * ((blocks + 3) / 4 * 4) + x / 128];
+    default:
+      return 1;
+  }
+}
+
 constexpr int32_t kAux = 128, kSums = CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB;
 
 double activated(double x, int32_t epilogue) {
@@ -120,7 +137,8 @@ void multiply(const Product& p) {
         for (int64_t step = 0; step < k; ++step) {
           const int64_t x = (step + static_cast<int64_t>(p.algorithm)) % k;
           sum += load(p.at_a, p.a.type, z * p.a.stride + (ta ? i * p.a.leading + x : x * p.a.leading + i)) *
-                 load(p.at_b, p.b.type, z * p.b.stride + (tb ? x * p.b.leading + j : j * p.b.leading + x));
+                 load(p.at_b, p.b.type, z * p.b.stride + (tb ? x * p.b.leading + j : j * p.b.leading + x)) *
+                 scale_of(p.desc, 0, i, m, x, k) * scale_of(p.desc, 1, j, n, x, k);
         }
         sum *= p.alpha;
         if (p.beta != 0) sum += p.beta * load(p.at_c, p.c.type, z * p.c.stride + j * p.c.leading + i);
@@ -157,6 +175,25 @@ const char* fault_of_epilogue(const Desc& desc, const Layout& a, const Layout& d
   return nullptr;
 }
 
+const char* fault_of_fp8(const Desc& desc, const Layout& a, const Layout& b, const Layout& d) {
+  if (!is_fp8(a.type) || !is_fp8(b.type) || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2))
+    return "two operands of fp8, one of them e4m3, are what algorithms have";
+  if (d.type != CUDA_R_16BF && d.type != CUDA_R_16F && d.type != CUDA_R_32F) return "a result of fp8 of another type";
+  if (desc.transpose_a != CUBLAS_OP_T || desc.transpose_b != CUBLAS_OP_N) return "fp8 in another order than TN";
+  constexpr int32_t kVectors = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                    kTiles = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  for (int k = 0; k < 2; ++k) {
+    if (desc.scale_modes[k] != kVectors && desc.scale_modes[k] != kTiles) return "scales that a Hopper has not";
+    if (desc.scales[k] == nullptr || reinterpret_cast<uintptr_t>(desc.scales[k]) % 16 != 0)
+      return "scales that are not aligned to 16 bytes";
+  }
+  if (desc.scale_modes[0] == kTiles && desc.scale_modes[1] == kTiles) return "scales of tiles for both operands";
+  const auto size = static_cast<int64_t>(size_of(d.type));
+  if (a.leading % 16 != 0 || b.leading % 16 != 0 || d.leading * size % 16 != 0 || d.rows % 4 != 0 || d.columns % 4 != 0)
+    return "rows of fp8 that are no multiple of 16 bytes, or results no multiple of 4";
+  return desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? nullptr : "an epilogue of fp8";
+}
+
 uint32_t alignment_of(const void* at) {
   constexpr uintptr_t kMost = 256;
   const auto address = reinterpret_cast<uintptr_t>(at) | kMost;
@@ -169,7 +206,8 @@ const char* fault_of(const Desc& desc, const Layout& a, const Layout& b, const L
       (ta ? a.rows : a.columns) != (tb ? b.columns : b.rows))
     return "matrices that do not fit together";
   if (c.rows != d.rows || c.columns != d.columns || c.type != d.type) return "C and D are not alike";
-  if (a.type != b.type || (d.type != a.type && d.type != CUDA_R_32F)) return "types that no algorithm has";
+  const bool fp8 = is_fp8(a.type) || is_fp8(b.type);
+  if (!fp8 && (a.type != b.type || (d.type != a.type && d.type != CUDA_R_32F))) return "types that no algorithm has";
   for (const Layout* l : {&a, &b, &c, &d}) {
     if (l->leading < static_cast<int64_t>(l->rows)) return "a leading dimension below the rows";
     if (l->batch != d.batch) return "batches of different sizes";
@@ -178,7 +216,7 @@ const char* fault_of(const Desc& desc, const Layout& a, const Layout& b, const L
   const bool tf32 = desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F;
   if (desc.compute != (wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F) && !tf32) return "a compute type for others";
   if (desc.scale != (wide ? CUDA_R_64F : CUDA_R_32F)) return "a scale type for others";
-  return fault_of_epilogue(desc, a, d);
+  return fp8 ? fault_of_fp8(desc, a, b, d) : fault_of_epilogue(desc, a, d);
 }
 
 }  // namespace
@@ -221,6 +259,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
       return take(of(desc).aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       return take(of(desc).aux_leading, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return take(of(desc).scale_modes[0], value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return take(of(desc).scale_modes[1], value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return take(of(desc).scales[0], value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return take(of(desc).scales[1], value, bytes);
     default:
       return refuse("an attribute of a product that it does not know");
   }

@@ -10,7 +10,6 @@
 #include "ir/text/print.h"
 #include "tests/support/command.h"
 #include "tools/flow/compile.h"
-#include "tools/verify/layout/serial_values.h"
 
 namespace partita {
 namespace {
@@ -23,7 +22,7 @@ absl::Status take_programs(const Graph& serial, int64_t samples, const std::vect
   for (size_t k = 0; k < programs.size(); ++k) {
     verifier::RankProgram& p = set.programs.emplace_back();
     PARTITA_ASSIGN_OR_RETURN(p.rank, parse_graph(print(verifier::without_weights(claims[k].graph))));
-    PARTITA_ASSIGN_OR_RETURN(p.code, verifier::expanded(p.rank, p.from));
+    PARTITA_RETURN_IF_ERROR(verifier::expand_rank(p));
     p.claims = claims[k].steps;
     PARTITA_ASSIGN_OR_RETURN(p.nests, parse_kernels(print_kernels(claims[k].nests)));
     p.program = std::move(programs[k]);

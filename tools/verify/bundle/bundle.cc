@@ -60,7 +60,7 @@ absl::Status read_programs(const runtime::BundleFiles& bundle, const ProgramFile
     RankProgram& p = set.programs.emplace_back();
     PARTITA_ASSIGN_OR_RETURN(const File rank, bundle.checked(stage_file(files.rank, k, images.size())));
     PARTITA_ASSIGN_OR_RETURN(p.rank, read_graph(*rank));
-    PARTITA_ASSIGN_OR_RETURN(p.code, expanded(p.rank, p.from));
+    PARTITA_RETURN_IF_ERROR(expand_rank(p));
     PARTITA_ASSIGN_OR_RETURN(const File lines, bundle.checked(stage_file(files.claims, k, images.size())));
     auto claims = parse_claims(as_text(lines->bytes()), p.code);
     if (!claims.ok()) return with_context(claims.status(), quote(lines->path()));
@@ -75,6 +75,13 @@ absl::Status read_programs(const runtime::BundleFiles& bundle, const ProgramFile
 }
 
 }  // namespace
+
+absl::Status expand_rank(RankProgram& p) {
+  std::vector<ValueId> became;
+  PARTITA_ASSIGN_OR_RETURN(p.code, expanded(p.rank, p.from, &became));
+  p.roundings = fp8_roundings(p.rank, p.code, became);
+  return absl::OkStatus();
+}
 
 std::string stage_file(std::string_view file, size_t stage, size_t stages) {
   if (stages == 1) return std::string(file);

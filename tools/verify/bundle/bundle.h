@@ -1,11 +1,13 @@
 // The parts of a bundle that the verifier reads and writes.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ir/graph/fp8_blocks.h"
 #include "ir/graph/graph.h"
 #include "ir/nest/nest_text.h"
 #include "nlohmann/json.hpp"
@@ -33,10 +35,14 @@ struct RankProgram {
   Graph rank;
   Graph code;                // the rank's graph with composites expanded, which steps and claims are about
   std::vector<NodeId> from;  // per node of `code`, the rank's node that it comes from
+  std::map<ValueId, Fp8Rounding> roundings;  // of `code`
   std::vector<Claim> claims;
   KernelNests nests;
   runtime::Program program;
 };
+
+// Makes `code`, and what is told beside it, of `rank`.
+absl::Status expand_rank(RankProgram& p);
 
 // Programs that do one thing together, and what it is.
 struct ProgramSet {

@@ -85,7 +85,7 @@ absl::Status StepChecker::write_kernel(const Step& step, const KernelStep& kerne
   } else {
     auto [writer, fresh] = writers_.try_emplace(value, TemporaryWriter{&kernel.use, static_cast<int>(k)});
     const bool alone = writer->second.use == &kernel.use && writer->second.operand == static_cast<int>(k);
-    if (value == -1 || part != nullptr || !alone)
+    if (value == -1 || part != nullptr || !alone || quantized_.contains(value))
       return differs("operand ", k, ": expected a temporary that one kernel writes, and all of it");
   }
   PARTITA_RETURN_IF_ERROR(check_one_place(step, k, r));
@@ -127,6 +127,8 @@ absl::Status StepChecker::check_one_place(const Step& step, size_t k, const Rang
 
 absl::Status StepChecker::run_library(const Step& step) {
   PARTITA_RETURN_IF_ERROR(check_count(step));
+  if (step.name == "quantize_fp8") return run_quantize(step);
+  if (step.name == "multiply_fp8") return run_multiply(step);
   const Claim& claim = claims_[step.id];
   if (claim.node < 0) return differs("it claims no node");
   const Node& node = g_.nodes[claim.node];

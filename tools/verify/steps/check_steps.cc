@@ -18,8 +18,9 @@ using runtime::Step;
 using runtime::StepKind;
 
 StepChecker::StepChecker(const Graph& graph, const runtime::Program& program, const std::vector<Claim>& claims,
-                         const KernelNests& nests)
+                         const KernelNests& nests, const std::map<ValueId, Fp8Rounding>& roundings)
     : g_(graph),
+      roundings_(roundings),
       program_(program),
       claims_(claims),
       storage_(storage_of(graph)),
@@ -257,8 +258,9 @@ absl::Status StepChecker::check_end() {
 }
 
 absl::StatusOr<StepsReport> check_steps(const Graph& graph, const runtime::Program& program,
-                                        const std::vector<Claim>& claims, const KernelNests& nests) {
-  return StepChecker(graph, program, claims, nests).run();
+                                        const std::vector<Claim>& claims, const KernelNests& nests,
+                                        const std::map<ValueId, Fp8Rounding>& roundings) {
+  return StepChecker(graph, program, claims, nests, roundings).run();
 }
 
 }  // namespace partita::verifier

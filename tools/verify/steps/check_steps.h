@@ -4,10 +4,12 @@
 // compute its results from its operands by the nest that it was made from (tools/verify/kernels).
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ir/graph/fp8_blocks.h"
 #include "ir/graph/graph.h"
 #include "ir/nest/nest_text.h"
 #include "runtime/program/program.h"
@@ -20,8 +22,10 @@ struct StepsReport {
 };
 
 // Aborted: "step 12 'matmul' ('MatMul …'), micro-batch 0: operand 1: expected …, found …" for the first fault.
+// `roundings`: of the graph's values (ir/graph/fp8_blocks.h).
 absl::StatusOr<StepsReport> check_steps(const Graph& graph, const runtime::Program& program,
-                                        const std::vector<Claim>& claims, const KernelNests& nests);
+                                        const std::vector<Claim>& claims, const KernelNests& nests,
+                                        const std::map<ValueId, Fp8Rounding>& roundings = {});
 
 // The first step that computes a node, or -1; for messages.
 std::vector<int> steps_of_nodes(const Graph& graph, const std::vector<Claim>& claims);

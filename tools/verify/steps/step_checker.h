@@ -1,5 +1,5 @@
 // The walk through a program's schedule behind check_steps(). Its parts: check_steps.cc (the schedule, copies, the
-// end), check_kernels.cc (generated code and library kernels), check_collectives.cc.
+// end), check_kernels.cc (generated code and library kernels), check_fp8.cc, check_collectives.cc.
 #pragma once
 
 #include <map>
@@ -11,6 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/math/quantized.h"
+#include "ir/graph/fp8_blocks.h"
 #include "ir/graph/graph.h"
 #include "runtime/program/program.h"
 #include "tools/verify/bundle/claims.h"
@@ -25,7 +27,7 @@ namespace partita::verifier {
 class StepChecker {
  public:
   StepChecker(const Graph& graph, const runtime::Program& program, const std::vector<Claim>& claims,
-              const KernelNests& nests);
+              const KernelNests& nests, const std::map<ValueId, Fp8Rounding>& roundings);
 
   absl::StatusOr<StepsReport> run();
 
@@ -68,6 +70,12 @@ class StepChecker {
   absl::StatusOr<int> read_sum(const Step& step, size_t o, int value);
   absl::Status write_result(const Step& step, size_t o, int value);
 
+  // Products of fp8 numbers (check_fp8.cc).
+  struct Quantized;
+  absl::Status run_quantize(const Step& step);
+  absl::Status run_multiply(const Step& step);
+  absl::Status check_rounding(ValueId v, const Quantized& q, bool transpose) const;
+
   // Collectives (check_collectives.cc).
   absl::Status start_collective(const Step& step);
   absl::Status send(const Step& step, const Node& node);
@@ -75,6 +83,7 @@ class StepChecker {
   absl::Status wait(const Step& step);
 
   const Graph& g_;
+  const std::map<ValueId, Fp8Rounding>& roundings_;
   const runtime::Program& program_;
   const std::vector<Claim>& claims_;
   std::vector<ValueId> storage_;
@@ -90,6 +99,17 @@ class StepChecker {
   };
   std::map<uint32_t, KernelStep> kernel_steps_;  // by id
   TemporaryWriters writers_;
+  // What a step has written into a temporary: the value, read as `matrix`, in rows or, transposed, columns.
+  struct Quantized {
+    uint32_t step = 0;
+    Segment segment = Segment::kForward;
+    int of = -1;
+    std::string format;
+    bool tiles = false, transpose = false;
+    Shape matrix = {};
+    QuantizedMatrix quantized() const { return {matrix[transpose], matrix[1 - transpose], tiles}; }
+  };
+  std::map<int, Quantized> quantized_;  // by temporary
   // From where messages leave: its places' operations, -1 where there is none.
   struct Outbox {
     Range range;

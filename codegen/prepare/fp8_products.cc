@@ -1,0 +1,198 @@
+#include "codegen/prepare/fp8_products.h"
+
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "base/math/quantized.h"
+#include "base/status.h"
+#include "ir/graph/builder.h"
+#include "ir/op/op_def.h"
+
+namespace partita {
+namespace {
+
+bool is_set(const Attrs& attrs, std::string_view name) { return attrs.i(name, 0) != 0; }
+
+// x [rows, columns] -> bytes.
+absl::StatusOr<std::vector<TensorType>> quantized_types(const OpView& use) {
+  const bool transpose = is_set(use.attrs, "transpose");
+  const QuantizedMatrix made{use.shape(0)[transpose], use.shape(0)[1 - transpose], is_set(use.attrs, "tiles")};
+  return std::vector<TensorType>{{DType::kU8, {made.bytes()}}};
+}
+
+absl::StatusOr<std::vector<TensorType>> product_types(const OpView& use) {
+  return std::vector<TensorType>{{DType::kBF16, {use.attrs.i("m"), use.attrs.i("n")}}};
+}
+
+double product_flops(const OpView& use) {
+  return 2.0 * static_cast<double>(use.attrs.i("m") * use.attrs.i("n")) * static_cast<double>(use.attrs.i("k"));
+}
+
+// The code generator's own: no graph outside it has them.
+const OpDef kQuantize = {
+    .name = "quantize_fp8", .attributes = "s format, i tiles?, i transpose?", .infer = quantized_types, .kernel = true};
+const OpDef kMultiply = {.name = "multiply_fp8",
+                         .min_inputs = 2,
+                         .max_inputs = 2,
+                         .attributes = "i m, i n, i k, s a, s b, i tiles_a?, i tiles_b?",
+                         .infer = product_types,
+                         .work = WorkKind::kMatrix,
+                         .flops = product_flops,
+                         .kernel = true};
+
+// An operand as a product reads it.
+struct Operand {
+  ValueId rounding = kNoValue;
+  std::string format;
+  Shape matrix;  // [rows, columns] as it lies in memory before
+  bool tiles = false, transpose = false;
+
+  QuantizedMatrix quantized() const { return {matrix[transpose], matrix[1 - transpose], tiles}; }
+  std::tuple<ValueId, bool, bool, int64_t> key() const { return {rounding, tiles, transpose, matrix[1]}; }
+};
+
+class Quantizer {
+ public:
+  Quantizer(const Graph& graph, const std::map<ValueId, Fp8Rounding>& roundings)
+      : graph_(graph), roundings_(roundings), r_(graph), readers_(graph.values.size(), 0) {
+    for (const Node& node : graph.nodes) read(node.inputs);
+    for (const GraphOutput& o : graph.outputs) read({o.value});
+    for (const State& s : graph.states) read({s.next});
+  }
+
+  Fp8Products run() && {
+    for (const Node& node : graph_.nodes) plan(node);
+    for (const auto& [rounding, forms] : quantized_) read({roundings_.at(rounding).of});
+    for (const auto& [node, operands] : planned_) forget(node->inputs);
+    for (const Node& node : graph_.nodes) {
+      if (const auto p = planned_.find(&node); p != planned_.end()) {
+        multiply(node, p->second);
+      } else if (gone_.count(&node) == 0) {
+        r_.copy(node);
+      }
+      for (ValueId v : node.outputs) quantize(v);
+    }
+    Fp8Products out;
+    out.same_as.assign(r_.builder().graph().values.size(), kNoValue);
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const ValueId old = static_cast<ValueId>(v);
+      if (r_.has(old)) out.same_as[static_cast<size_t>(r_(old))] = old;
+    }
+    for (const auto& [now, old] : products_) out.same_as[static_cast<size_t>(now)] = old;
+    out.graph = std::move(r_).finish();
+    return out;
+  }
+
+ private:
+  using Operands = std::pair<Operand, Operand>;
+
+  void read(const std::vector<ValueId>& values) {
+    for (ValueId v : values) {
+      if (v != kNoValue) ++readers_[static_cast<size_t>(v)];
+    }
+  }
+  // One reader of theirs is gone, and so is what nobody reads any more.
+  void forget(std::vector<ValueId> values) {
+    while (!values.empty()) {
+      const ValueId v = values.back();
+      values.pop_back();
+      if (v == kNoValue || --readers_[static_cast<size_t>(v)] > 0) continue;
+      const Node* node = graph_.producer(v);
+      if (node == nullptr || node->op->communicates || node->outputs.size() != 1) continue;
+      gone_.insert(node);
+      values.insert(values.end(), node->inputs.begin(), node->inputs.end());
+    }
+  }
+
+  ValueId storage(ValueId v) const {
+    while (graph_.producer(v) != nullptr && graph_.producer(v)->op->view) v = graph_.producer(v)->inputs[0];
+    return v;
+  }
+
+  // The operand of a product that sums over its last dimension, or over the one before.
+  std::optional<Operand> operand(ValueId v, bool sums_last) const {
+    const ValueId at = storage(v);
+    const auto rounding = roundings_.find(at);
+    if (rounding == roundings_.end() || graph_.type(v).dtype != DType::kBF16) return std::nullopt;
+    const int64_t columns = graph_.type(v).shape.back(), rows = elements(graph_.type(v).shape) / columns;
+    const Fp8Rounding& as = rounding->second;
+    const std::optional<Fp8Block> block = fp8_block(as.shape, as.dims, columns);
+    Operand made{at, as.format, {rows, columns}, block == Fp8Block{kFp8Block, kFp8Block}, !sums_last};
+    const Fp8Block line = sums_last ? Fp8Block{1, kFp8Block} : Fp8Block{kFp8Block, 1};
+    if (!block || !(made.tiles || *block == line) || !made.quantized().fits()) return std::nullopt;
+    return made;
+  }
+
+  int64_t matrices(ValueId v) const {
+    const Shape& s = graph_.type(v).shape;
+    return elements(Shape(s.begin(), s.end() - 2));
+  }
+
+  void plan(const Node& node) {
+    if (node.op != find_op("matmul") || node.attrs.i("fp8", 0) != kFp8Block || node.attrs.i("block", 0) != 0 ||
+        node.device != DeviceKind::kDefault || elements(graph_.type(node.outputs[0]).shape) == 0)
+      return;
+    const bool ta = is_set(node.attrs, "transpose_a"), tb = is_set(node.attrs, "transpose_b");
+    if (matrices(node.inputs[1]) != 1 || (ta && matrices(node.inputs[0]) != 1)) return;
+    std::optional<Operand> a = operand(node.inputs[0], !ta), b = operand(node.inputs[1], tb);
+    if (!a || !b || (a->tiles && b->tiles) || (a->format == "e5m2" && b->format == "e5m2")) return;
+    quantized_[a->rounding][a->key()] = {*a, kNoValue};
+    quantized_[b->rounding][b->key()] = {*b, kNoValue};
+    planned_.emplace(&node, Operands{*std::move(a), *std::move(b)});
+  }
+
+  // The forms of a rounding that products read, made in its place.
+  void quantize(ValueId rounding) {
+    const auto forms = quantized_.find(rounding);
+    if (forms == quantized_.end()) return;
+    r_.at(*graph_.producer(rounding));
+    const ValueId of = r_(roundings_.at(rounding).of);
+    for (auto& [key, form] : forms->second) {
+      Attrs attrs;
+      attrs.set("format", form.first.format);
+      if (form.first.tiles) attrs.set("tiles", int64_t{1});
+      if (form.first.transpose) attrs.set("transpose", int64_t{1});
+      auto made = r_.builder().try_emit(kQuantize, {r_.builder().reshape(of, form.first.matrix)}, std::move(attrs));
+      PARTITA_CHECK(made.ok(), std::string(made.status().message()));
+      form.second = (*made)[0];
+    }
+  }
+
+  void multiply(const Node& node, const Operands& operands) {
+    r_.at(node);
+    const auto& [a, b] = operands;
+    const QuantizedMatrix left = a.quantized(), right = b.quantized();
+    Attrs attrs;
+    attrs.set("m", left.rows), attrs.set("n", right.rows), attrs.set("k", left.inner);
+    attrs.set("a", a.format), attrs.set("b", b.format);
+    if (a.tiles) attrs.set("tiles_a", int64_t{1});
+    if (b.tiles) attrs.set("tiles_b", int64_t{1});
+    const auto form = [&](const Operand& o) { return quantized_.at(o.rounding).at(o.key()).second; };
+    auto made = r_.builder().try_emit(kMultiply, {form(a), form(b)}, std::move(attrs));
+    PARTITA_CHECK(made.ok(), std::string(made.status().message()));
+    const ValueId now = (*made)[0], old = node.outputs[0];
+    products_.emplace_back(now, old);
+    r_.replace(old, r_.builder().reshape(now, graph_.type(old).shape));
+  }
+
+  const Graph& graph_;
+  const std::map<ValueId, Fp8Rounding>& roundings_;
+  Rewriter r_;
+  std::vector<int> readers_;  // per value
+  std::map<const Node*, Operands> planned_;
+  std::set<const Node*> gone_;  // nobody reads them any more
+  // By rounding, and by how it lies: the form, and its value in the new graph.
+  std::map<ValueId, std::map<std::tuple<ValueId, bool, bool, int64_t>, std::pair<Operand, ValueId>>> quantized_;
+  std::vector<std::pair<ValueId, ValueId>> products_;  // values of the new graph: what they are
+};
+
+}  // namespace
+
+Fp8Products multiply_in_fp8(const Graph& graph, const std::map<ValueId, Fp8Rounding>& roundings) {
+  return Quantizer(graph, roundings).run();
+}
+
+}  // namespace partita
