@@ -27,6 +27,14 @@ absl::StatusOr<std::vector<TensorType>> fp8_matmul_types(const OpView& use) {
   return types;
 }
 
+// Blocks are of all of it: nothing is split before it is spelled out.
+std::string fp8_matmul_formula(const OpView& use) {
+  Formula f = *parse_formula(matmul_formula(use));
+  for (Factor& factor : f.factors) factor.role = FactorRole::kWhole;
+  for (FormulaOperand& operand : f.inputs) operand.linear = -1;
+  return to_string(f);
+}
+
 ValueId rounded(const OpUse& use, int operand, std::vector<int64_t> dims) {
   Attrs attrs;
   attrs.set("dims", std::move(dims));
@@ -88,7 +96,7 @@ extern const OpDef kFp8MatMul = {
     .min_inputs = 2,
     .max_inputs = 2,
     .attributes = "i transpose_a?, i transpose_b?, i fp8, s a, s b, i tiles?, s gradient?, i rows?",
-    .formula_of = matmul_formula,
+    .formula_of = fp8_matmul_formula,
     .infer = fp8_matmul_types,
     .work = WorkKind::kMatrix,
     .flops_per_point = 2,

@@ -14,7 +14,7 @@ TEST(DeviceKernels, EveryOpThatIsAKernelHasOne) {
     EXPECT_TRUE(runtime::has_device_kernel(op->name)) << op->name;
     ++kernels;
   }
-  EXPECT_EQ(kernels, std::size(runtime::kDeviceKernels));
+  EXPECT_EQ(kernels + 2, std::size(runtime::kDeviceKernels));  // and code generation's quantize_fp8, multiply_fp8
 }
 
 }  // namespace

@@ -195,7 +195,7 @@ TEST(ParseRecipe_Refused, Table) {
        "t:1:22: kernels.attention: expected one of auto, cudnn, own, math, found 'flush'"},
       {"zzz: 1",
        "t:1:1: unknown key 'zzz'; the known keys are loss, metrics, optimizer, schedule, batch, bind, precision, "
-       "loss_scale, "
+       "loss_scale, fp8, "
        "clip_grad_norm, clip_grad_value, ema, recompute, kernels, trainable, frozen, seed, "
        "init, data, evaluate, semantics, compress, reproducible, run, pin, names"},
       {"run: {on_nan: skip}", "t:1:7: run: unknown key 'on_nan'; the known keys are on_nonfinite, loss_spike, timeout"},
@@ -238,7 +238,7 @@ TEST(ParseRecipe_Refused, Table) {
       {"optimizer: {kind: nadam}", "t:1:19: optimizer.kind: expected one of sgd, momentum, adagrad, adam, adamw, lamb"},
       {"optimizer: {lr: 0.1}",
        "t:1:12: optimizer: missing key 'kind'; add one of sgd, momentum, adagrad, adam, adamw, lamb"},
-      {"precision: fp8", "t:1:12: precision: expected one of fp32, tf32, bf16, fp16, found 'fp8'"},
+      {"precision: fp4", "t:1:12: precision: expected one of fp32, tf32, bf16, fp16, fp8, found 'fp4'"},
       {"frozen: {a: b}", "t:1:9: frozen: expected a list of name patterns, found a mapping"},
       {"bind: [1]", "t:1:7: bind: expected a mapping, found a list of 1"},
       {"bind: {batch: 0}", "t:1:15: bind.batch: expected an integer >= 1, found '0'"},

@@ -13,7 +13,7 @@ void add_unary(std::vector<OpCase>& cases) {
                          "softplus", "gelu"}) {
     cases.push_back({op, op, {}, {f64({2, 6})}});
   }
-  for (const char* op : {"abs", "sign", "relu", "floor", "ceil", "round"})
+  for (const char* op : {"abs", "sign", "relu", "floor", "ceil", "round", "power_of_two"})
     cases.push_back({op, op, {}, {f64({2, 6}, Draw::kDistinct)}});
   for (const char* op : {"log", "log1p", "sqrt", "rsqrt"})
     cases.push_back({op, op, {}, {f64({2, 6}, Draw::kPositive)}});

@@ -43,6 +43,16 @@ void add_matmuls(std::vector<OpCase>& cases) {
   add("SharedBTransposedA", {2, 6, 4}, {1, 6, 8}, 1, 0);
   add("SharedA", {1, 4, 6}, {2, 6, 2}, 0, 0);
   add("MixedBatch", {2, 1, 4, 2}, {1, 4, 2, 2}, 0, 0);
+  // Gradients go past roundings as if there were none, which is no derivative.
+  auto constant = [](Shape shape) { return CaseInput{{DType::kF64, std::move(shape)}, Draw::kNormal, 0, true}; };
+  const Attrs fp8 = {{"fp8", int64_t{2}},   {"a", std::string("e4m3")},        {"b", std::string("e4m3")},
+                     {"tiles", int64_t{1}}, {"gradient", std::string("e5m2")}, {"rows", int64_t{1}}};
+  cases.push_back({"fp8_matmul", "fp8_matmul", fp8, {constant({4, 6}), constant({6, 8})}});
+  for (Ints dims : {Ints{1}, Ints{0, 1}})
+    cases.push_back({"round_to_fp8_Dims" + std::to_string(dims.size()),
+                     "round_to_fp8",
+                     {{"dims", dims}, {"block", int64_t{2}}, {"format", std::string("e4m3")}},
+                     {f64({4, 6})}});
   auto add_grouped = [&](std::string name, Shape w, int64_t transposed, Draw draw, int64_t bound) {
     cases.push_back({"grouped_matmul_" + name,
                      "grouped_matmul",

@@ -24,7 +24,9 @@ TEST(Cluster, EveryBuiltInDeviceHasWhatThePlannerNeeds) {
     ASSERT_NE(d, nullptr) << name;
     EXPECT_GT(d->memory_bytes, d->reserve_bytes) << name;
     EXPECT_GT(d->bandwidth, 0) << name;
-    for (double f : d->flops) EXPECT_GT(f, 0) << name;
+    for (Precision p : {Precision::kFp32, Precision::kTf32, Precision::kBf16, Precision::kFp16})
+      EXPECT_GT(d->flops[static_cast<size_t>(p)], 0) << name;
+    EXPECT_GE(d->peak(Precision::kFp8), d->peak(Precision::kBf16)) << name;
     EXPECT_FALSE(d->tiles.empty()) << name;
     EXPECT_FALSE(d->source.empty()) << name;
   }
