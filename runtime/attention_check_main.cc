@@ -32,6 +32,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "runtime/device/device.h"
+#include "runtime/device_check.h"
 #include "runtime/kernels/kernel_request.h"
 
 namespace partita::runtime {
@@ -313,11 +314,6 @@ absl::StatusOr<Json> run_case(Device& device, const Program& program, const Case
   return line;
 }
 
-void print(const Json& line) {
-  std::printf("%s\n", line.dump().c_str());
-  std::fflush(stdout);
-}
-
 // Cases from `*next` on, which it moves: 0 where all hold.
 int run_cases(const std::vector<Case>& cases, Clock::time_point end, size_t* next) {
   Program program;
@@ -378,10 +374,5 @@ int run_all(double seconds, const std::string& part) {
 }  // namespace partita::runtime
 
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 25;
-  if (argc > 3 || !(seconds > 0 && seconds < 1e6)) {
-    std::fprintf(stderr, "usage: partita_attention_check [SECONDS] [CASE]\n");
-    return 2;
-  }
-  return partita::runtime::run_all(seconds, argc > 2 ? argv[2] : "");
+  return partita::runtime::run_check("partita_attention_check", argc, argv, partita::runtime::run_all);
 }

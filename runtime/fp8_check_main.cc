@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "runtime/device/device.h"
+#include "runtime/device_check.h"
 
 namespace partita::runtime {
 namespace {
@@ -230,11 +231,6 @@ absl::StatusOr<Json> run_case(Device& device, const Program& program, const Case
   return line;
 }
 
-void print(const Json& line) {
-  std::printf("%s\n", line.dump().c_str());
-  std::fflush(stdout);
-}
-
 int run_all(double seconds, const std::string& part) {
   std::vector<Case> cases = all_cases();
   std::erase_if(cases, [&](const Case& c) { return c.name().find(part) == std::string::npos; });
@@ -259,10 +255,5 @@ int run_all(double seconds, const std::string& part) {
 }  // namespace partita::runtime
 
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 25;
-  if (argc > 3 || !(seconds > 0 && seconds < 1e6)) {
-    std::fprintf(stderr, "usage: partita_fp8_check [SECONDS] [CASE]\n");
-    return 2;
-  }
-  return partita::runtime::run_all(seconds, argc > 2 ? argv[2] : "");
+  return partita::runtime::run_check("partita_fp8_check", argc, argv, partita::runtime::run_all);
 }

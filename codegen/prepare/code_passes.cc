@@ -24,11 +24,11 @@ void take(PreparedGraph& p, Graph graph, const std::vector<ValueId>& same_as) {
   p.same_as = std::move(composed);
 }
 
-absl::StatusOr<PreparedGraphs> expand(PreparedGraphs all, const CodeContext&) {
+absl::StatusOr<PreparedGraphs> expand(PreparedGraphs all, const CodeContext& c) {
   for (PreparedGraph& p : all.stages) {
     std::vector<ValueId> became;
-    p.expanded = expand_composites(p.graph, &became);
-    p.roundings = fp8_roundings(p.graph, p.expanded, became);
+    p.expanded = expand_composites(p.graph, c.fp8 ? &became : nullptr);
+    if (c.fp8) p.roundings = fp8_roundings(p.graph, p.expanded, became);
     p.graph = p.expanded;
     p.same_as.resize(p.graph.values.size());
     std::iota(p.same_as.begin(), p.same_as.end(), 0);

@@ -19,7 +19,7 @@ struct PreparedGraph {
   // For each value of `graph`, the value of `expanded` that it equals, or temporary(n): none, and told from others by
   // n.
   std::vector<ValueId> same_as;
-  std::map<ValueId, Fp8Rounding> roundings = {};  // of `expanded`
+  std::map<ValueId, Fp8Rounding> roundings = {};  // of `expanded`; with CodeContext::fp8 alone
 
   static ValueId temporary(ValueId n) { return -2 - n; }
   static bool is_temporary(ValueId v) { return v < kNoValue; }

@@ -9,6 +9,7 @@
 #include "base/math/quantized.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
+#include "ir/graph/storage.h"
 #include "ir/op/op_def.h"
 
 namespace partita {
@@ -51,7 +52,9 @@ struct Operand {
   bool tiles = false, transpose = false;
 
   QuantizedMatrix quantized() const { return {matrix[transpose], matrix[1 - transpose], tiles}; }
-  std::tuple<ValueId, bool, bool, int64_t> key() const { return {rounding, tiles, transpose, matrix[1]}; }
+  // What tells forms of one rounding apart.
+  using Form = std::tuple<bool, bool, int64_t>;
+  Form form() const { return {tiles, transpose, matrix[1]}; }
 };
 
 class Quantizer {
@@ -107,10 +110,7 @@ class Quantizer {
     }
   }
 
-  ValueId storage(ValueId v) const {
-    while (graph_.producer(v) != nullptr && graph_.producer(v)->op->view) v = graph_.producer(v)->inputs[0];
-    return v;
-  }
+  ValueId storage(ValueId v) const { return storage_of(graph_, v); }
 
   // The operand of a product that sums over its last dimension, or over the one before.
   std::optional<Operand> operand(ValueId v, bool sums_last) const {
@@ -139,8 +139,8 @@ class Quantizer {
     if (matrices(node.inputs[1]) != 1 || (ta && matrices(node.inputs[0]) != 1)) return;
     std::optional<Operand> a = operand(node.inputs[0], !ta), b = operand(node.inputs[1], tb);
     if (!a || !b || (a->tiles && b->tiles) || (a->format == "e5m2" && b->format == "e5m2")) return;
-    quantized_[a->rounding][a->key()] = {*a, kNoValue};
-    quantized_[b->rounding][b->key()] = {*b, kNoValue};
+    quantized_[a->rounding][a->form()] = {*a, kNoValue};
+    quantized_[b->rounding][b->form()] = {*b, kNoValue};
     planned_.emplace(&node, Operands{*std::move(a), *std::move(b)});
   }
 
@@ -170,7 +170,7 @@ class Quantizer {
     attrs.set("a", a.format), attrs.set("b", b.format);
     if (a.tiles) attrs.set("tiles_a", int64_t{1});
     if (b.tiles) attrs.set("tiles_b", int64_t{1});
-    const auto form = [&](const Operand& o) { return quantized_.at(o.rounding).at(o.key()).second; };
+    const auto form = [&](const Operand& o) { return quantized_.at(o.rounding).at(o.form()).second; };
     auto made = r_.builder().try_emit(kMultiply, {form(a), form(b)}, std::move(attrs));
     PARTITA_CHECK(made.ok(), std::string(made.status().message()));
     const ValueId now = (*made)[0], old = node.outputs[0];
@@ -185,7 +185,7 @@ class Quantizer {
   std::map<const Node*, Operands> planned_;
   std::set<const Node*> gone_;  // nobody reads them any more
   // By rounding, and by how it lies: the form, and its value in the new graph.
-  std::map<ValueId, std::map<std::tuple<ValueId, bool, bool, int64_t>, std::pair<Operand, ValueId>>> quantized_;
+  std::map<ValueId, std::map<Operand::Form, std::pair<Operand, ValueId>>> quantized_;
   std::vector<std::pair<ValueId, ValueId>> products_;  // values of the new graph: what they are
 };
 

@@ -9,6 +9,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
+#include "ir/graph/storage.h"
 #include "ir/op/op_def.h"
 
 namespace partita {
@@ -102,11 +103,7 @@ class Fuser {
   }
 
  private:
-  // The value whose bytes `v` is a view of.
-  ValueId storage(ValueId v) const {
-    while (graph_.producer(v) != nullptr && graph_.producer(v)->op->view) v = graph_.producer(v)->inputs[0];
-    return v;
-  }
+  ValueId storage(ValueId v) const { return storage_of(graph_, v); }
   const Node& node(NodeId n) const { return graph_.nodes[n]; }
   DType dtype(ValueId v) const { return graph_.type(v).dtype; }
   int64_t columns(ValueId v) const { return graph_.type(v).shape.empty() ? 1 : graph_.type(v).shape.back(); }

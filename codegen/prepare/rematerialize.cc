@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "codegen/prepare/code_graph.h"
 #include "ir/graph/builder.h"
+#include "ir/graph/storage.h"
 
 namespace partita {
 namespace {
@@ -43,11 +44,7 @@ class Rematerializer {
   }
 
  private:
-  // The value whose bytes `v` is a view of.
-  ValueId storage(ValueId v) const {
-    while (graph_.producer(v) != nullptr && graph_.producer(v)->op->view) v = graph_.producer(v)->inputs[0];
-    return v;
-  }
+  ValueId storage(ValueId v) const { return storage_of(graph_, v); }
   bool is_chosen(ValueId v) const { return levels_[v] > 0; }
   static bool is_backward(const Node& node) { return node.segment == Segment::kBackward; }
 

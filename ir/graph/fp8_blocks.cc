@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ir/graph/storage.h"
+
 namespace partita {
 namespace {
 
@@ -32,29 +34,31 @@ std::optional<Fp8Block> fp8_block(const Shape& shape, const std::vector<int64_t>
   return down ? std::optional(Fp8Block{*down, *across}) : std::nullopt;
 }
 
+BlockedShape in_blocks(const Shape& shape, const std::vector<int64_t>& dims, int64_t block) {
+  BlockedShape out;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const bool blocked = std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end();
+    out.shape.push_back(blocked ? shape[d] / block : shape[d]);
+    if (!blocked) continue;
+    out.dims.push_back(static_cast<int64_t>(out.shape.size()));
+    out.shape.push_back(block);
+  }
+  return out;
+}
+
 std::map<ValueId, Fp8Rounding> fp8_roundings(const Graph& graph, const Graph& now, const std::vector<ValueId>& became) {
   const auto storage = [&](ValueId v) {
     v = became[static_cast<size_t>(v)];
-    while (v != kNoValue && now.producer(v) != nullptr && now.producer(v)->op->view) v = now.producer(v)->inputs[0];
-    return v;
+    return v == kNoValue ? v : storage_of(now, v);
   };
   std::map<ValueId, Fp8Rounding> found;
   for (const Node& node : graph.nodes) {
     if (node.op->name != "round_to_fp8") continue;
     const ValueId result = storage(node.outputs[0]);
-    Fp8Rounding r{.of = storage(node.inputs[0]), .format = node.attrs.s("format")};
-    if (result == kNoValue || r.of == kNoValue) continue;
-    const Shape& whole = graph.type(node.inputs[0]).shape;
-    const int64_t block = node.attrs.i("block");
-    const std::vector<int64_t>& dims = node.attrs.ints("dims");
-    for (size_t d = 0; d < whole.size(); ++d) {
-      const bool blocked = std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end();
-      r.shape.push_back(blocked ? whole[d] / block : whole[d]);
-      if (!blocked) continue;
-      r.dims.push_back(static_cast<int64_t>(r.shape.size()));
-      r.shape.push_back(block);
-    }
-    found[result] = std::move(r);
+    const ValueId of = storage(node.inputs[0]);
+    if (result == kNoValue || of == kNoValue) continue;
+    found[result] = {in_blocks(graph.type(node.inputs[0]).shape, node.attrs.ints("dims"), node.attrs.i("block")), of,
+                     node.attrs.s("format")};
   }
   return found;
 }

@@ -18,11 +18,17 @@ struct Fp8Block {
 // Of `shape` with blocks over `dims`, in rows of `columns` elements; nullopt where a block is no rectangle of those.
 std::optional<Fp8Block> fp8_block(const Shape& shape, const std::vector<int64_t>& dims, int64_t columns);
 
-// What a value is the rounding of.
-struct Fp8Rounding {
-  ValueId of = kNoValue;
-  Shape shape;                // each blocked dimension as two: blocks, and what is inside
+// A shape with each of some dimensions as two: blocks, and what is inside of one.
+struct BlockedShape {
+  Shape shape;
   std::vector<int64_t> dims;  // those inside
+};
+// `dims` of the shape are multiples of `block`.
+BlockedShape in_blocks(const Shape& shape, const std::vector<int64_t>& dims, int64_t block);
+
+// What a value is the rounding of.
+struct Fp8Rounding : BlockedShape {
+  ValueId of = kNoValue;
   std::string format;
 };
 // By result. Values are those of `now`, which `graph` has become, and no views: `became`, per value of `graph`, which

@@ -3,6 +3,7 @@
 
 #include "base/cat.h"
 #include "base/kinds.h"
+#include "ir/graph/fp8_blocks.h"
 #include "ir/ops/elementwise.h"
 #include "ir/ops/wide.h"
 
@@ -61,18 +62,9 @@ std::vector<ValueId> round_to_fp8_expand(const OpUse& use) {
   Builder& b = use.b;
   const Format f = kFormats[static_cast<size_t>(*parse_enum<Fp8Format>(use.attrs.s("format")))];
   const Shape& whole = use.types[0].shape;
-  const int64_t block = use.attrs.i("block");
-  Shape shape;
-  std::vector<int64_t> inside;
-  for (int d = 0; d < use.view().rank(); ++d) {
-    const bool blocked = is_blocked(use.view(), d);
-    shape.push_back(blocked ? whole[d] / block : whole[d]);
-    if (!blocked) continue;
-    inside.push_back(static_cast<int64_t>(shape.size()));
-    shape.push_back(block);
-  }
-  const ValueId x = widen(b, b.reshape(use.inputs[0], std::move(shape))), size = b.emit("abs", {x});
-  const ValueId most = b.reduce("reduce_max", size, std::move(inside), true);
+  const BlockedShape blocks = in_blocks(whole, use.attrs.ints("dims"), use.attrs.i("block"));
+  const ValueId x = widen(b, b.reshape(use.inputs[0], blocks.shape)), size = b.emit("abs", {x});
+  const ValueId most = b.reduce("reduce_max", size, blocks.dims, true);
   const ValueId power = b.emit("power_of_two", {most});
   const ValueId fits = b.emit("le", {most, b.scale(power, 1.75)});
   const ValueId top = b.emit("max", {b.select(fits, power, b.scale(power, 2)), b.scalar(b.dtype(x), kLeastTop)});

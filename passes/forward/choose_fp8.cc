@@ -4,15 +4,25 @@
 
 #include "base/cat.h"
 #include "ir/graph/builder.h"
+#include "ir/graph/dependence.h"
 #include "ir/recipe/glob.h"
 
 namespace partita {
 namespace {
 
+std::vector<bool> states_of(const Graph& graph) {
+  std::vector<bool> is_state(graph.values.size(), false);
+  for (const State& s : graph.states) is_state[s.value] = true;
+  return is_state;
+}
+
 class Chooser {
  public:
   Chooser(const Graph& graph, const Fp8Recipe& recipe)
-      : graph_(graph), recipe_(recipe), weight_(graph.values.size(), -1), of_weight_(graph.values.size(), false) {
+      : graph_(graph),
+        recipe_(recipe),
+        weight_(graph.values.size(), -1),
+        of_weight_(depends_on(graph, states_of(graph))) {
     for (const GraphInput& in : graph.inputs) {
       const Shape& shape = graph.type(in.value).shape;
       if (in.kind != InputKind::kData || shape.empty()) continue;
@@ -37,12 +47,8 @@ class Chooser {
   void mark_weights() {
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       weight_[graph_.states[k].value] = static_cast<int>(k);
-      of_weight_[graph_.states[k].value] = true;
     }
     for (const Node& node : graph_.nodes) {
-      bool any = false;
-      for (ValueId v : node.inputs) any = any || (v != kNoValue && of_weight_[v]);
-      for (ValueId v : node.outputs) of_weight_[v] = any;
       if (node.inputs.size() == 1 && (node.op->casts || node.op->moves || node.op->view))
         weight_[node.outputs[0]] = weight_[node.inputs[0]];
     }
