@@ -204,9 +204,9 @@ absl::StatusOr<Plan> run(const Flags& flags) {
     if (const LengthsRecipe& lengths = p->recipe.lengths; !lengths.extents.empty())
       std::fprintf(
           stderr,
-          "note: the plan is for samples of length %lld, the largest of bind.%s; steps of shorter ones take as "
-          "many positions, in the same layout\n",
-          static_cast<long long>(lengths.extents.back()), lengths.dimension.c_str());
+          "note: a step's time is the mean over the lengths of bind.%s, each taken equally often; stages and programs "
+          "are those of length %lld\n",
+          lengths.dimension.c_str(), static_cast<long long>(lengths.extents.back()));
   }
   if (terminal) std::fprintf(stderr, "searching …          \r");
   std::optional<CostModel> model(std::in_place, p->problem);

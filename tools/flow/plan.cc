@@ -11,6 +11,7 @@
 #include "codegen/prepare/expand_composites.h"
 #include "codegen/prepare/rematerialize.h"
 #include "frontend/annotated_layout.h"
+#include "ir/recipe/lengths.h"
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_recipe.h"
 #include "partitioner/layout/fixed_parts.h"
@@ -191,6 +192,29 @@ absl::Status count_kept(const Recipe& recipe, const CountedModel& counted, Workl
   return absl::OkStatus();
 }
 
+// What steps of the lengths below the largest cost.
+absl::Status count_shorter(const PlanRequest& r, Planning& p) {
+  const LengthsRecipe& lengths = p.recipe.lengths;
+  if (lengths.extents.empty()) return absl::OkStatus();
+  p.problem.length = lengths.extents.back();
+  p.shorter.reserve(lengths.extents.size());
+  for (int64_t length : lengths.extents) {
+    if (length == p.problem.length) continue;
+    PARTITA_ASSIGN_OR_RETURN(const Recipe own, recipe_of_length(p.recipe, p.problem.global_batch, length));
+    ModelSource source(r.model, own);
+    const std::string what = cat("bind.", lengths.dimension, " ", length);
+    absl::StatusOr<CountedModel> counted = count_model(source);
+    if (!counted.ok()) return with_context(counted.status(), what);
+    Workload& w = p.shorter.emplace_back(std::move(counted->workload));
+    if (w.units.size() != p.workload.units.size())
+      return absl::InvalidArgumentError(cat(what, ": expected the ", p.workload.units.size(), " units of length ",
+                                            p.problem.length, ", found ", w.units.size(), "; plan for one length"));
+    if (p.problem.own_programs) PARTITA_RETURN_IF_ERROR(count_kept(own, *counted, w));
+    p.problem.shorter.push_back({length, &w});
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Recipe recipe_of(const ModelSource& source, const Problem& problem, const Layout& layout) {
@@ -256,6 +280,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
     PARTITA_RETURN_IF_ERROR(count_kept(p->recipe, counted, p->workload));
     p->problem.own_programs = true;
   }
+  PARTITA_RETURN_IF_ERROR(count_shorter(r, *p));
   p->analysis_seconds = seconds_since(start);
   if (published) return p;
   if (p->workload.units.size() > kMostUnits) return p;

@@ -33,6 +33,7 @@ struct Planning {
   ProfileLibrary library;
   Cluster cluster;
   Workload workload;
+  std::vector<Workload> shorter;  // of samples that are shorter than the largest length
   Problem problem;
   SearchOptions options;
   std::vector<std::string> warnings;

@@ -29,7 +29,7 @@ double CostModel::seconds(const UnitCost& c, const Layout& l) {
          c.tensor_backward + c.context_forward + c.context_backward + c.expert * 2;
 }
 
-double CostModel::heaviest_seconds(const DeviceGroup& group, const Layout& l) {
+double CostModel::heaviest_of_largest(const DeviceGroup& group, const Layout& l) {
   const Workload& w = *problem_.workload;
   const auto& costs = unit_costs(group, l);
   std::vector<double> sum(costs.size(), 0);

@@ -34,6 +34,12 @@ CostModel::CostModel(const Problem& problem) : problem_(problem) {
     for (size_t last = first + 1; last < c.groups.size(); ++last)
       joined_.try_emplace({first, last}, c.joined(first, last, problem_.options.precision));
   }
+  for (const ShorterSamples& s : problem_.shorter) {
+    Problem own = problem_;
+    own.workload = s.workload, own.length = s.length, own.shorter.clear();
+    own.global_batch = problem_.global_batch * problem_.length / s.length;
+    shorter_.push_back(std::make_unique<CostModel>(own));
+  }
 }
 
 double CostModel::message_seconds(const DeviceGroup& group, const CollectiveUse& use, const Layout& l,
@@ -223,41 +229,6 @@ void CostModel::add_updates(const Layout& l, const std::vector<StageUnits>& chun
   }
 }
 
-double CostModel::crossing_elements() const {
-  double input = 0;
-  for (const UnitWork& u : problem_.workload->kinds) input = u.is_block() ? std::max(input, u.input) : input;
-  return input;
-}
-
-double CostModel::send_seconds(const Layout& l, int64_t stage) const {
-  if (l.pipeline == 1) return 0;
-  const Workload& w = *problem_.workload;
-  const int64_t next = stage + 1 < l.pipeline ? stage + 1 : 0, first = std::min(stage, next),
-                last = std::max(stage, next);
-  const int64_t apart = std::min(l.ranks_of_stage(stage), l.ranks_of_stage(next));
-  double bytes = crossing_elements() * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
-  if (l.stages.empty()) {
-    if (w.sequence > 1) bytes /= static_cast<double>(l.context);
-    bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
-  } else {                                   // a stage with fewer ranks sends and gets more on each
-    bytes *= static_cast<double>(l.data * l.expert) / static_cast<double>(apart);
-  }
-  const DeviceGroup& group = group_of_ranks(l.first_rank(first), l.first_rank(last + 1) - 1);
-  const bool within = &group == &group_of_stage(l, stage) && &group == &group_of_stage(l, next);
-  // From one group to another all go over the link between them.
-  return collective_time(group, CollectiveKind::kSend, {2, within ? apart : group.devices()}, bytes).seconds;
-}
-
-std::vector<double> CostModel::sends(const Layout& l) const {
-  std::vector<double> out;
-  const bool alike = l.stages.empty() && problem_.cluster->groups.size() == 1;
-  for (int64_t s = 0; s < l.pipeline; ++s) {
-    const bool known = s > 0 && (alike || (s + 1 == l.pipeline && l.interleave == 1));  // the last sends to none
-    out.push_back(known ? out.back() : send_seconds(l, s));
-  }
-  return out;
-}
-
 Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<ChunkTimes>>& costs) const {
   Simulation s;
   s.micro_batches = micro_batches(problem_, l), s.overlapped = overlapped(l);
@@ -326,7 +297,7 @@ double closed_form(const Simulation& each, bool differ, double* busiest) {
 // A stage s that takes c_s(u) seconds for a unit u of a micro-batch, and all of them at most T: for any weights w of
 // the stages, T sum(w) >= sum_s w_s sum_{u on s} c_s(u) >= sum_u min_s w_s c_s(u). Weights that make the heaviest kind
 // of unit take equally long everywhere give a bound that is close where most of the time is in blocks.
-double CostModel::lower_bound(const Layout& l) {
+double CostModel::lower_bound_of_largest(const Layout& l) {
   const Workload& w = *problem_.workload;
   const StageLayouts layouts(l);
   std::vector<double> times(w.kinds.size(), 0), least;
@@ -429,7 +400,7 @@ double CostModel::product_seconds(const Layout& l, const DeviceGroup& g, const S
   return seconds;
 }
 
-Prediction CostModel::predict(const Layout& l, bool replay) {
+Prediction CostModel::predict_largest(const Layout& l, bool replay) {
   Prediction out;
   const Workload& w = *problem_.workload;
   const double host = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);

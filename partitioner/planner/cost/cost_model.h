@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,7 @@ class CostModel {
   // The layout must be valid. With `replay` the pipeline is simulated, else its closed form is used. `bound`: a
   // prediction that cannot be below it may stop early (step_seconds is then a lower bound).
   Prediction predict(const Layout& layout, bool replay);
-  // Stage times for the simulator.
+  // Stage times for the simulator: of samples of the largest length, as all that follows but for bounds.
   Simulation simulation(const Layout& layout);
   // What those times, and the step's end as `prediction` has it, are made of.
   StepTimes step_times(const Layout& layout, const Prediction& prediction);
@@ -63,14 +64,21 @@ class CostModel {
   // What a layout computes again on a stage, by mode: blocks, bytes that they free, seconds of a step.
   std::vector<RecomputedBlocks> recomputed(const Layout& layout, int64_t stage);
   // Seconds of a step at least, where it is cut so.
-  double balanced_bound(const Layout& layout) { return bound(layout, balanced(layout)); }
-  double bound(const Layout& layout, const std::vector<int>& cuts) { return bound(layout, weigh(layout, cuts)); }
+  double balanced_bound(const Layout& layout);
+  double bound(const Layout& layout, const std::vector<int>& cuts);
   // The devices that a stage's ranks are on; where they are of several groups, those groups as one.
   const DeviceGroup& group_of_stage(const Layout& layout, int64_t stage) const;
 
   const Problem& problem() const { return problem_; }
 
  private:
+  // The mean over the lengths that samples have, of what each one's model says of the layout (cost_of_lengths.cc).
+  template <typename Cost>
+  double mean_of_lengths(const Layout& layout, Cost cost);
+  Layout layout_of(const Layout& layout, const CostModel& shorter) const;
+  Prediction predict_largest(const Layout& layout, bool replay);
+  double lower_bound_of_largest(const Layout& layout);
+  double heaviest_of_largest(const DeviceGroup& group, const Layout& layout);
   // Per kind of unit, on one rank and micro-batch.
   struct UnitCost {
     // What backward repeats of forward: seconds of compute, and shares of what each axis sends.
@@ -208,6 +216,7 @@ class CostModel {
                    std::vector<std::vector<ChunkTimes>>& stages) const;
 
   Problem problem_;
+  std::vector<std::unique_ptr<CostModel>> shorter_;          // of problem_.shorter
   std::map<std::pair<size_t, size_t>, DeviceGroup> joined_;  // groups, first to last, as one
   std::map<Key, std::vector<UnitCost>> cache_;
   // Balanced, by pipeline, interleaving and stages that differ too.

@@ -314,4 +314,39 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
   return out;
 }
 
+double CostModel::crossing_elements() const {
+  double input = 0;
+  for (const UnitWork& u : problem_.workload->kinds) input = u.is_block() ? std::max(input, u.input) : input;
+  return input;
+}
+
+double CostModel::send_seconds(const Layout& l, int64_t stage) const {
+  if (l.pipeline == 1) return 0;
+  const Workload& w = *problem_.workload;
+  const int64_t next = stage + 1 < l.pipeline ? stage + 1 : 0, first = std::min(stage, next),
+                last = std::max(stage, next);
+  const int64_t apart = std::min(l.ranks_of_stage(stage), l.ranks_of_stage(next));
+  double bytes = crossing_elements() * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
+  if (l.stages.empty()) {
+    if (w.sequence > 1) bytes /= static_cast<double>(l.context);
+    bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
+  } else {                                   // a stage with fewer ranks sends and gets more on each
+    bytes *= static_cast<double>(l.data * l.expert) / static_cast<double>(apart);
+  }
+  const DeviceGroup& group = group_of_ranks(l.first_rank(first), l.first_rank(last + 1) - 1);
+  const bool within = &group == &group_of_stage(l, stage) && &group == &group_of_stage(l, next);
+  // From one group to another all go over the link between them.
+  return collective_time(group, CollectiveKind::kSend, {2, within ? apart : group.devices()}, bytes).seconds;
+}
+
+std::vector<double> CostModel::sends(const Layout& l) const {
+  std::vector<double> out;
+  const bool alike = l.stages.empty() && problem_.cluster->groups.size() == 1;
+  for (int64_t s = 0; s < l.pipeline; ++s) {
+    const bool known = s > 0 && (alike || (s + 1 == l.pipeline && l.interleave == 1));  // the last sends to none
+    out.push_back(known ? out.back() : send_seconds(l, s));
+  }
+  return out;
+}
+
 }  // namespace partita

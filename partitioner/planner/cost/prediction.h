@@ -47,8 +47,16 @@ struct RecomputedBlocks {
   double seconds = 0;           // of compute and collectives, added to a step
 };
 
+// Of a step whose samples have one of several lengths.
+struct LengthTime {
+  int64_t length = 0;
+  double step_seconds = 0;
+};
+
+// Where samples have several lengths, times are means over them, and memory is that of the length that needs most.
 struct Prediction {
   double step_seconds = 0;
+  std::vector<LengthTime> lengths;  // shortest first; empty: there is one
   bool fits = false;
   std::vector<MemoryUse> memory;  // of each stage
   std::vector<double> capacity;   // of each stage's device

@@ -186,6 +186,12 @@ std::string summary(const Plan& plan) {
   text += fmt::format("step {:.4g} s, {} {}/s, MFU {:.1f} %{}\n", p.step_seconds,
                       tokens < 1e3 ? fmt::format("{:.4g}", tokens) : fmt::format("{:.0f}", tokens),
                       samples ? "samples" : "tokens", 100 * p.mfu, p.fits ? "" : "; DOES NOT FIT");
+  if (!p.lengths.empty()) {
+    text += "the mean of steps of";
+    for (const LengthTime& l : p.lengths)
+      text += fmt::format("{} length {}: {:.4g} s", &l == p.lengths.data() ? "" : ",", l.length, l.step_seconds);
+    text += "\n";
+  }
   if (p.price_per_hour > 0 && tokens > 0)
     text += fmt::format("price: ${:.4g} an hour, ${:.4g} for a billion {}\n", p.price_per_hour,
                         p.price_per_hour / 3600 / tokens * 1e9, samples ? "samples" : "tokens");

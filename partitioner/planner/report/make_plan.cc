@@ -70,7 +70,8 @@ Plan::Predicted predicted(const Problem& problem, const Prediction& p) {
                       .model_flops = p.flops,
                       .mfu = p.step_seconds > 0 && peak > 0 ? p.flops / p.step_seconds / peak : 0,
                       .price_per_hour = problem.cluster->price_per_hour(),
-                      .gradient_collective = p.gradient_algorithm};
+                      .gradient_collective = p.gradient_algorithm,
+                      .lengths = p.lengths};
   for (const MemoryUse& m : p.memory) out.memory_bytes.push_back(static_cast<int64_t>(m.total()));
   for (double bytes : p.program_bytes) out.program_bytes.push_back(static_cast<int64_t>(bytes));
   return out;

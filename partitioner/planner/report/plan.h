@@ -67,6 +67,7 @@ struct Plan {
     Breakdown breakdown;
     double bubble_share = 0, tokens_per_second = 0, model_flops = 0, mfu = 0, price_per_hour = 0;
     std::string gradient_collective;
+    std::vector<LengthTime> lengths;  // where samples have several, of which the times are means
   };
   struct Search {
     int64_t considered = 0, bounded = 0, unfit = 0, allocated = 0;

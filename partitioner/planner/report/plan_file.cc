@@ -127,13 +127,17 @@ void fields(auto& io, Is<Plan::Unit> auto& u) {
   io("tensor_split", u.tensor_split, kLate), io("grouped_matrices", u.grouped_matrices, kSaid);
 }
 
+void fields(auto& io, Is<LengthTime> auto& l) {
+  io("length", l.length, {.low = 1, .high = kLargestCount}), io("step_seconds", l.step_seconds);
+}
+
 void fields(auto& io, Is<Plan::Predicted> auto& p) {
   io("step_seconds", p.step_seconds), io("fits", p.fits), io("memory_bytes", p.memory_bytes);
   io("program_bytes", p.program_bytes, kSaid), io("missing_bytes", p.missing_bytes, kLate);
   io("breakdown", p.breakdown), io("bubble_share", p.bubble_share, {.when = When::kLate, .low = kAnyNumber});
   io("tokens_per_second", p.tokens_per_second, kLate), io("model_flops", p.model_flops, kLate);
   io("mfu", p.mfu, kLate), io("price_per_hour", p.price_per_hour, kLate);
-  io("gradient_collective", p.gradient_collective, kLate);
+  io("gradient_collective", p.gradient_collective, kLate), io("lengths", p.lengths, kSaid);
 }
 
 void fields(auto& io, Is<Plan::Search> auto& s) {

@@ -85,7 +85,8 @@ absl::StatusOr<PlannedStep> planned_step(const Plan& plan) {
   out.traffic.chunks = static_cast<int64_t>(out.simulation.chunks[0].size());
   if (!plan.boundary_bytes) return lacks("a number", "boundary_bytes");
   out.traffic.boundary_bytes = *plan.boundary_bytes;
-  out.predicted_seconds = plan.predicted.step_seconds;
+  const std::vector<LengthTime>& lengths = plan.predicted.lengths;  // stages are those of the largest
+  out.predicted_seconds = lengths.empty() ? plan.predicted.step_seconds : lengths.back().step_seconds;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Plan::Stage& stage = plan.stages[s];
     out.stages.push_back({out.ranks(), axes[s], stage.memory.total(), stage.memory.activations});

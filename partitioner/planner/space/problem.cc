@@ -84,6 +84,11 @@ std::string invalid(const Problem& problem, const Layout& l) {
   if (m == 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ",
                l.expert, " x micro-batch ", l.micro_batch);
+  for (const ShorterSamples& s : problem.shorter) {
+    if (l.micro_batch * problem.length % s.length != 0)
+      return cat("a micro-batch of ", l.micro_batch, " of length ", problem.length,
+                 " is no whole number of samples of length ", s.length);
+  }
   int64_t n = block_count(w);
   if (l.cut_names.empty() && l.pipeline * l.interleave > std::max<int64_t>(n, 1) && l.pipeline > 1)
     return cat("pipeline ", l.pipeline, " x interleave ", l.interleave, " needs as many blocks; the model has ", n);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ir/recipe/recipe.h"
 #include "partitioner/layout/layout.h"
@@ -12,6 +13,12 @@
 #include "partitioner/planner/workload/workload.h"
 
 namespace partita {
+
+// What a model asks for where its samples are shorter.
+struct ShorterSamples {
+  int64_t length = 0;
+  const Workload* workload = nullptr;  // with the same units
+};
 
 struct Problem {
   const Workload* workload = nullptr;
@@ -24,6 +31,11 @@ struct Problem {
   BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;
   // Memory is that of programs compiled here (program_memory.h), not that of the software that the profiles describe.
   bool own_programs = false;
+
+  // Where samples have several lengths, `workload`, `global_batch` and micro-batches are of the largest, `length`.
+  // Steps of a shorter one take as many positions, and each length comes equally often.
+  int64_t length = 0;
+  std::vector<ShorterSamples> shorter;
 
   int64_t devices() const { return cluster->devices(); }
 };
