@@ -38,18 +38,50 @@ enum UpdateMode : int32_t { kReplace, kAddUpdate, kMulUpdate, kMaxUpdate, kMinUp
 // kernels/epilogue.cu: what a product's result goes through.
 enum EpilogueKind : int32_t { kNoEpilogue, kReluEpilogue, kGeluEpilogue };
 
-// runtime/kernels/window.h's Window.
-struct WindowDevice {
-  int64_t planes;  // batch * channels
-  int64_t in[3], out[3], kernel[3], stride[3], low[3], high[3], dilation[3];
-  int32_t include_pad;  // of an average
+// n / d for n below 2^31 as a product, of a divisor that the host knows (Granlund, Montgomery: Division by Invariant
+// Integers using Multiplication, 1994).
+struct Divisor {
+  uint32_t divisor = 1, factor = 1;
+  int32_t shift = 0;
 
-  __device__ int64_t in_plane() const { return in[0] * in[1] * in[2]; }
-  __device__ int64_t out_plane() const { return out[0] * out[1] * out[2]; }
-  // First tap of output o of a plane along each dimension.
-  __device__ void start(int64_t o, int64_t* at) const {
-    for (int d = 3; d-- > 0; o /= out[d]) at[d] = o % out[d] * stride[d] - low[d];
+  static Divisor of(int64_t d) {
+    Divisor made;
+    if (d < 1) return made;  // of nothing
+    made.divisor = static_cast<uint32_t>(d);
+    while ((int64_t{1} << made.shift) < d) ++made.shift;
+    made.factor =
+        static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << made.shift) - made.divisor) / made.divisor + 1);
+    return made;
   }
+  __device__ int32_t operator()(int32_t n) const {
+    const auto u = static_cast<uint32_t>(n);
+    return static_cast<int32_t>((static_cast<uint32_t>((uint64_t{factor} * u) >> 32) + u) >> shift);
+  }
+};
+
+// runtime/kernels/window.h's Window, of planes (batch * channels) with fewer than 2^31 elements all together.
+constexpr int kPoolSpan = 4;  // neighbours along the last dimension whose gradients a thread has
+struct WindowDevice {
+  int32_t planes;
+  int32_t in[3], out[3], kernel[3], stride[3], low[3], high[3], dilation[3];
+  int32_t include_pad;  // of an average
+  Divisor by_in[3] = {}, by_out[3] = {}, by_stride[3] = {}, by_dilation[3] = {}, by_spans = {};
+
+  // With its divisors.
+  WindowDevice ready() const {
+    WindowDevice w = *this;
+    for (int d = 0; d < 3; ++d) {
+      w.by_in[d] = Divisor::of(in[d]), w.by_out[d] = Divisor::of(out[d]);
+      w.by_stride[d] = Divisor::of(stride[d]), w.by_dilation[d] = Divisor::of(dilation[d]);
+    }
+    w.by_spans = Divisor::of(spans());
+    return w;
+  }
+  __host__ __device__ int32_t spans() const { return (in[2] + kPoolSpan - 1) / kPoolSpan; }  // of a row
+  __device__ int32_t in_plane() const { return in[0] * in[1] * in[2]; }
+  __device__ int32_t out_plane() const { return out[0] * out[1] * out[2]; }
+  // First tap of the window at `o`.
+  __device__ int32_t start(int d, int32_t o) const { return o * stride[d] - low[d]; }
 };
 
 // The scores of attention: [heads of a chunk, s, t].

@@ -1,5 +1,5 @@
-// Pooling and its gradients: a thread has one output, or one element of the gradient and goes through the windows that
-// hold it, in order.
+// Pooling and its gradients: a thread has one output; or one element of an average's gradient, or kPoolSpan neighbours of
+// a maximum's, and goes through the windows that hold them, in order.
 #include "runtime/cuda/kernels/device.h"
 #include "runtime/cuda/kernels/element.h"
 
@@ -7,67 +7,86 @@ namespace {
 
 // Calls visit(position in x's plane) for the taps of a window inside x, in row-major order.
 template <typename F>
-__device__ void for_inside(const WindowDevice& w, const int64_t* start, F visit) {
-  for (int64_t a = 0; a < w.kernel[0]; ++a) {
-    const int64_t d = start[0] + a * w.dilation[0];
-    if (d < 0 || d >= w.in[0]) continue;
-    for (int64_t b = 0; b < w.kernel[1]; ++b) {
-      const int64_t h = start[1] + b * w.dilation[1];
-      if (h < 0 || h >= w.in[1]) continue;
-      for (int64_t c = 0; c < w.kernel[2]; ++c) {
-        const int64_t k = start[2] + c * w.dilation[2];
-        if (k >= 0 && k < w.in[2]) visit((d * w.in[1] + h) * w.in[2] + k);
-      }
+__device__ void for_inside(const WindowDevice& w, const int32_t* start, F visit) {
+  int32_t first[3], end[3];
+  for (int d = 0; d < 3; ++d) {
+    const int32_t step = w.dilation[d];
+    first[d] = start[d] < 0 ? start[d] + w.by_dilation[d](step - 1 - start[d]) * step : start[d];
+    end[d] = min(w.in[d], start[d] + w.kernel[d] * step);
+  }
+  for (int32_t a = first[0]; a < end[0]; a += w.dilation[0]) {
+    for (int32_t b = first[1]; b < end[1]; b += w.dilation[1]) {
+      const int32_t row = (a * w.in[1] + b) * w.in[2];
+      for (int32_t c = first[2]; c < end[2]; c += w.dilation[2]) visit(row + c);
     }
   }
 }
 
-// Calls visit(output) for the windows of a plane that have a tap at position `at`, in row-major order.
+// Calls visit(place of the window) for the windows that reach over position `at` of a plane, or one of the `span` along
+// the last dimension that begin there, in row-major order.
 template <typename F>
-__device__ void for_windows_at(const WindowDevice& w, int64_t at, F visit) {
-  int64_t p[3];
-  for (int d = 3; d-- > 0; at /= w.in[d]) p[d] = at % w.in[d];
-  for (int64_t a = 0; a < w.out[0]; ++a) {
-    const int64_t da = p[0] + w.low[0] - a * w.stride[0];
-    if (da < 0 || da % w.dilation[0] != 0 || da / w.dilation[0] >= w.kernel[0]) continue;
-    for (int64_t b = 0; b < w.out[1]; ++b) {
-      const int64_t db = p[1] + w.low[1] - b * w.stride[1];
-      if (db < 0 || db % w.dilation[1] != 0 || db / w.dilation[1] >= w.kernel[1]) continue;
-      // Along the last dimension only where a window can reach.
-      const int64_t reach = (w.kernel[2] - 1) * w.dilation[2], last = p[2] + w.low[2];
-      int64_t c = last - reach <= 0 ? 0 : (last - reach + w.stride[2] - 1) / w.stride[2];
-      for (; c < w.out[2] && c * w.stride[2] <= last; ++c) {
-        if ((last - c * w.stride[2]) % w.dilation[2] == 0) visit((a * w.out[1] + b) * w.out[2] + c);
-      }
+__device__ void for_windows_over(const WindowDevice& w, const int32_t* at, int32_t span, F visit) {
+  int32_t first[3], end[3];
+  for (int d = 0; d < 3; ++d) {
+    const int32_t begin = at[d] + w.low[d], reach = (w.kernel[d] - 1) * w.dilation[d];
+    const int32_t last = begin + (d == 2 ? span - 1 : 0);
+    first[d] = begin <= reach ? 0 : w.by_stride[d](begin - reach + w.stride[d] - 1);
+    end[d] = last < 0 ? 0 : min(w.out[d], w.by_stride[d](last) + 1);
+  }
+  int32_t window[3];
+  for (window[0] = first[0]; window[0] < end[0]; ++window[0]) {
+    for (window[1] = first[1]; window[1] < end[1]; ++window[1]) {
+      for (window[2] = first[2]; window[2] < end[2]; ++window[2]) visit(window);
     }
   }
+}
+
+__device__ int32_t place(const int32_t* size, const int32_t* at) { return (at[0] * size[1] + at[1]) * size[2] + at[2]; }
+
+// Whether a window has a tap at `at`, which it reaches over.
+__device__ bool has_tap(const WindowDevice& w, const int32_t* window, const int32_t* at) {
+  bool has = true;
+  for (int d = 0; d < 3; ++d) {
+    const int32_t away = at[d] - w.start(d, window[d]);
+    has = has && w.by_dilation[d](away) * w.dilation[d] == away;
+  }
+  return has;
+}
+
+// Where element `e` of all planes is; returns its plane.
+__device__ int32_t find(const Divisor* by, int32_t e, int32_t* at) {
+  for (int d = 3; d-- > 0;) {
+    const int32_t rest = by[d](e);
+    at[d] = e - rest * static_cast<int32_t>(by[d].divisor);
+    e = rest;
+  }
+  return e;
 }
 
 // 1 / (elements averaged): all of the window inside the padded x, or only those inside x.
 template <typename T>
-__device__ T weight(const WindowDevice& w, const int64_t* start) {
-  int64_t count = 1;
+__device__ T weight(const WindowDevice& w, const int32_t* start) {
+  int32_t count = 1;
   for (int d = 0; d < 3; ++d) {
-    const int64_t first = w.include_pad || start[d] > 0 ? start[d] : 0;
-    const int64_t limit = w.in[d] + (w.include_pad ? w.high[d] : 0), end = start[d] + w.kernel[d];
-    const int64_t last = end < limit ? end : limit;
+    const int32_t first = w.include_pad || start[d] > 0 ? start[d] : 0;
+    const int32_t last = min(start[d] + w.kernel[d], w.in[d] + (w.include_pad ? w.high[d] : 0));
     count *= last > first ? last - first : 0;
   }
   return count > 0 ? T(1) / static_cast<T>(count) : T(0);
 }
 
 template <typename T>
-__device__ void max_pool(const T* x, T* y, int32_t* indices, const WindowDevice w) {
-  const int64_t out = w.out_plane(), in = w.in_plane();
-  for (int64_t e = first_item(); e < w.planes * out; e += item_step()) {
-    int64_t start[3];
-    w.start(e % out, start);
-    const T* plane = x + e / out * in;
+__device__ void max_pool(const T* x, T* y, int32_t* indices, const WindowDevice& w) {
+  const int64_t total = int64_t{w.planes} * w.out_plane();
+  for (int64_t e = first_item(); e < total; e += item_step()) {
+    int32_t window[3], start[3];
+    const T* plane = x + int64_t{find(w.by_out, static_cast<int32_t>(e), window)} * w.in_plane();
+    for (int d = 0; d < 3; ++d) start[d] = w.start(d, window[d]);
     Wide<T> best = -(Wide<T>(1) / Wide<T>(0));
     int32_t at = -1;
-    for_inside(w, start, [&](int64_t p) {
+    for_inside(w, start, [&](int32_t p) {
       const Wide<T> v = wide(plane[p]);
-      if (at < 0 || v > best || (v != v && best == best)) best = v, at = static_cast<int32_t>(p);
+      if (at < 0 || v > best || (v != v && best == best)) best = v, at = p;
     });
     y[e] = narrow<T>(best);
     indices[e] = at < 0 ? 0 : at;
@@ -75,37 +94,64 @@ __device__ void max_pool(const T* x, T* y, int32_t* indices, const WindowDevice 
 }
 
 template <typename T>
-__device__ void max_pool_grad(const T* g, const int32_t* indices, T* dx, const WindowDevice w) {
-  const int64_t out = w.out_plane(), in = w.in_plane();
-  for (int64_t e = first_item(); e < w.planes * in; e += item_step()) {
-    const int64_t plane = e / in * out, at = e % in;
-    Wide<T> sum = 0;
-    for_windows_at(w, at, [&](int64_t o) { sum += indices[plane + o] == at ? wide(g[plane + o]) : Wide<T>(0); });
-    dx[e] = narrow<T>(sum);
+__device__ void max_pool_grad(const T* g, const int32_t* indices, T* dx, const WindowDevice& w) {
+  struct alignas(sizeof(T) * kPoolSpan > 16 ? 16 : sizeof(T) * kPoolSpan) Span {
+    T of[kPoolSpan];
+  };
+  const bool whole = w.in[2] % kPoolSpan == 0;
+  const int64_t total = int64_t{w.planes} * w.in[0] * w.in[1] * w.spans();
+  const Divisor by[] = {w.by_in[0], w.by_in[1], w.by_spans};
+  for (int64_t e = first_item(); e < total; e += item_step()) {
+    int32_t at[3];
+    const int64_t plane = find(by, static_cast<int32_t>(e), at);
+    at[2] *= kPoolSpan;
+    const int32_t position = place(w.in, at);
+    const int64_t out = plane * w.out_plane();
+    Wide<T> sum[kPoolSpan] = {};
+    for_windows_over(w, at, kPoolSpan, [&](const int32_t* window) {
+      const int64_t o = out + place(w.out, window);
+      const int32_t hit = indices[o] - position;
+      const Wide<T> v = wide(g[o]);
+      for (int j = 0; j < kPoolSpan; ++j) sum[j] += hit == j ? v : Wide<T>(0);
+    });
+    T* to = dx + plane * w.in_plane() + position;
+    Span made;
+    for (int j = 0; j < kPoolSpan; ++j) made.of[j] = narrow<T>(sum[j]);
+    if (whole) {
+      *reinterpret_cast<Span*>(to) = made;
+    } else {
+      for (int j = 0; j < kPoolSpan; ++j) {
+        if (at[2] + j < w.in[2]) to[j] = made.of[j];
+      }
+    }
   }
 }
 
 template <typename T>
-__device__ void avg_pool(const T* x, T* y, const WindowDevice w) {
-  const int64_t out = w.out_plane(), in = w.in_plane();
-  for (int64_t e = first_item(); e < w.planes * out; e += item_step()) {
-    int64_t start[3];
-    w.start(e % out, start);
+__device__ void avg_pool(const T* x, T* y, const WindowDevice& w) {
+  const int64_t total = int64_t{w.planes} * w.out_plane();
+  for (int64_t e = first_item(); e < total; e += item_step()) {
+    int32_t window[3], start[3];
+    const T* plane = x + int64_t{find(w.by_out, static_cast<int32_t>(e), window)} * w.in_plane();
+    for (int d = 0; d < 3; ++d) start[d] = w.start(d, window[d]);
     Wide<T> sum = 0;
-    for_inside(w, start, [&](int64_t p) { sum += wide(x[e / out * in + p]); });
+    for_inside(w, start, [&](int32_t p) { sum += wide(plane[p]); });
     y[e] = narrow<T>(sum * weight<Wide<T>>(w, start));
   }
 }
 
 template <typename T>
-__device__ void avg_pool_grad(const T* g, T* dx, const WindowDevice w) {
-  const int64_t out = w.out_plane(), in = w.in_plane();
-  for (int64_t e = first_item(); e < w.planes * in; e += item_step()) {
+__device__ void avg_pool_grad(const T* g, T* dx, const WindowDevice& w) {
+  const int64_t total = int64_t{w.planes} * w.in_plane();
+  for (int64_t e = first_item(); e < total; e += item_step()) {
+    int32_t at[3];
+    const T* plane = g + int64_t{find(w.by_in, static_cast<int32_t>(e), at)} * w.out_plane();
     Wide<T> sum = 0;
-    for_windows_at(w, e % in, [&](int64_t o) {
-      int64_t start[3];
-      w.start(o, start);
-      sum += wide(g[e / in * out + o]) * weight<Wide<T>>(w, start);
+    for_windows_over(w, at, 1, [&](const int32_t* window) {
+      if (!has_tap(w, window, at)) return;
+      int32_t start[3];
+      for (int d = 0; d < 3; ++d) start[d] = w.start(d, window[d]);
+      sum += wide(plane[place(w.out, window)]) * weight<Wide<T>>(w, start);
     });
     dx[e] = narrow<T>(sum);
   }

@@ -2,6 +2,9 @@
 // files are compiled here as they are.
 #include "tests/runtime/support/cuda_kernels_host.h"
 
+#include <array>
+#include <limits>
+
 #include "runtime/cuda/kernels/attention.cu"
 #include "runtime/cuda/kernels/indexing.cu"
 #include "runtime/cuda/kernels/pool.cu"
@@ -215,6 +218,21 @@ struct PoolCase {
   int64_t out(int64_t size) const { return (size + low + high - dilation * (kernel - 1) - 1) / stride + 1; }
 };
 
+TEST(CudaDivisor, DividesAnyNumber) {
+  constexpr int32_t kLargest = std::numeric_limits<int32_t>::max();
+  for (int32_t d : {1, 2, 3, 5, 7, 12, 56, 112, 1000, 12544, 65535, 65536, 65537, 1 << 30, kLargest - 1, kLargest}) {
+    const Divisor by = Divisor::of(d);
+    for (int64_t k : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{1000}, int64_t{kLargest} / d}) {
+      for (int64_t n = k * d - 1; n <= k * d + 1; ++n) {
+        if (n >= 0 && n <= kLargest) {
+          ASSERT_EQ(by(static_cast<int32_t>(n)), n / d) << n << " / " << d;
+        }
+      }
+    }
+    ASSERT_EQ(by(kLargest), kLargest / d) << d;
+  }
+}
+
 TEST(CudaPool, MatchesTheCpu) {
   using Ints = std::vector<int64_t>;
   for (const PoolCase& c : {PoolCase{9, 12, 2, 2, 0, 0, 1}, PoolCase{11, 7, 3, 2, 1, 1, 1},
@@ -227,15 +245,15 @@ TEST(CudaPool, MatchesTheCpu) {
                        {"pads_high", Ints{c.high, c.high}},
                        {"dilations", Ints{c.dilation, c.dilation}},
                        {"count_include_pad", padded}};
-      WindowDevice w{planes,
-                     {1, c.h, c.w},
-                     {1, oh, ow},
-                     {1, c.kernel, c.kernel},
-                     {1, c.stride, c.stride},
-                     {0, c.low, c.low},
-                     {0, c.high, c.high},
-                     {1, c.dilation, c.dilation},
-                     static_cast<int32_t>(padded)};
+      const auto three = [](int64_t first, int64_t a, int64_t b) {
+        return std::array{static_cast<int32_t>(first), static_cast<int32_t>(a), static_cast<int32_t>(b)};
+      };
+      WindowDevice w{static_cast<int32_t>(planes), {}, {}, {}, {}, {}, {}, {}, static_cast<int32_t>(padded)};
+      const auto set = [](int32_t* to, const std::array<int32_t, 3>& from) { std::copy(from.begin(), from.end(), to); };
+      set(w.in, three(1, c.h, c.w)), set(w.out, three(1, oh, ow)), set(w.kernel, three(1, c.kernel, c.kernel));
+      set(w.stride, three(1, c.stride, c.stride)), set(w.low, three(0, c.low, c.low));
+      set(w.high, three(0, c.high, c.high)), set(w.dilation, three(1, c.dilation, c.dilation));
+      w = w.ready();
       const TestTensor x = random_tensor(DType::kF64, {2, 3, c.h, c.w}, 1),
                        g = random_tensor(DType::kF64, {2, 3, oh, ow}, 2);
       std::vector<double> from = x.values, gradient = g.values, y(g.values.size()), dx(x.values.size());

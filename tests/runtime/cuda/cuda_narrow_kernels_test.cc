@@ -131,7 +131,8 @@ TYPED_TEST(CudaNarrowKernels, Pool) {
   using Ints = std::vector<int64_t>;
   const Params params = {{"kernel", Ints{3, 3}},    {"strides", Ints{2, 2}},   {"pads_low", Ints{1, 1}},
                          {"pads_high", Ints{1, 1}}, {"dilations", Ints{1, 1}}, {"count_include_pad", int64_t{0}}};
-  const WindowDevice w{6, {1, 11, 7}, {1, 6, 4}, {1, 3, 3}, {1, 2, 2}, {0, 1, 1}, {0, 1, 1}, {1, 1, 1}, 0};
+  const WindowDevice w =
+      WindowDevice{6, {1, 11, 7}, {1, 6, 4}, {1, 3, 3}, {1, 2, 2}, {0, 1, 1}, {0, 1, 1}, {1, 1, 1}, 0}.ready();
   Narrow<TypeParam> x(uneven(K::kDType, {2, 3, 11, 7}, 1)), g(uneven(K::kDType, {2, 3, 6, 4}, 2)),
       y(zeros(K::kDType, {2, 3, 6, 4})), dx(zeros(K::kDType, {2, 3, 11, 7}));
   std::vector<TestTensor> expected = {zeros(K::kDType, {2, 3, 6, 4}), zeros(DType::kI32, {2, 3, 6, 4})};

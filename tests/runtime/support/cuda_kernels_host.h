@@ -19,6 +19,7 @@ struct Index3 {
 inline Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 #define __device__
+#define __host__
 #define __shared__ static
 #define __launch_bounds__(...)
 #define KERNEL [[maybe_unused]] static
