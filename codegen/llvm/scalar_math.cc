@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "llvm/IR/Intrinsics.h"
 #include "llvm/IR/Module.h"
+#include "llvm/IR/PatternMatch.h"
 
 namespace partita {
 namespace {
@@ -411,6 +412,18 @@ llvm::Value* ScalarMath::from_stored(DType type, llvm::Value* v) {
   }
 }
 
+namespace {
+
+// What from_stored() made `v` of; null where it has made it of nothing. What was rounded is not rounded again.
+llvm::Value* widened_bf16(llvm::Value* v) {
+  using namespace llvm::PatternMatch;
+  llvm::Value* narrow = nullptr;
+  const bool widened = match(v, m_BitCast(m_Shl(m_ZExt(m_Value(narrow)), m_SpecificInt(16))));
+  return widened && narrow->getType()->getScalarSizeInBits() == 16 ? narrow : nullptr;
+}
+
+}  // namespace
+
 llvm::Value* ScalarMath::to_stored(DType type, llvm::Value* v) {
   switch (type) {
     case DType::kBool:
@@ -418,6 +431,7 @@ llvm::Value* ScalarMath::to_stored(DType type, llvm::Value* v) {
     case DType::kF16:
       return b_.CreateFPTrunc(v, with_lanes(b_.getHalfTy(), lanes_of(v->getType())));
     case DType::kBF16: {
+      if (llvm::Value* narrow = widened_bf16(v)) return narrow;
       if (gpu_) return b_.CreateBitCast(b_.CreateFPTrunc(v, b_.getBFloatTy()), b_.getInt16Ty());
       llvm::Type* t = integers_like(v->getType(), 32);
       llvm::Value* bits = b_.CreateBitCast(v, t);
