@@ -38,7 +38,7 @@ void count(Warp& w, const Instruction& i, uint32_t lanes, int each, bool reads) 
     std::array<uint64_t, kLanes> addresses;
     for_lanes(lanes, [&](int l) { addresses[static_cast<size_t>(l)] = address_in(w, i, l); });
     if constexpr (space == Space::kGlobal)
-      (reads ? r.counters.sectors_read : r.counters.sectors_written) += sectors(addresses, lanes, each * i.count);
+      count_global(r, w.block().number, addresses, lanes, each * i.count, reads);
     else
       count_passes(r.counters, addresses, lanes, each * i.count);
   }
@@ -226,7 +226,7 @@ void run_copy(Warp& w, const Instruction& i, uint32_t lanes) {
       addresses[static_cast<size_t>(l)] = w.row<uint64_t>(i.at[0])[l] + i.at[3];
       existing |= (i.at[1] == kNoRow || w.row<uint32_t>(i.at[1])[l] != 0 ? uint32_t{1} : 0) << l;
     });
-    r.counters.sectors_read += sectors(addresses, existing, bytes);
+    count_global(r, w.block().number, addresses, existing, bytes, true);
     for_lanes(lanes, [&](int l) { addresses[static_cast<size_t>(l)] = address_in(w, i, l); });
     count_passes(r.counters, addresses, lanes, bytes);
   }

@@ -3,6 +3,7 @@
 
 #include "tests/ptx/decode.h"
 #include "tests/ptx/lanes.h"
+#include "tests/ptx/traffic.h"
 
 namespace partita::ptx {
 namespace {
@@ -37,6 +38,13 @@ T updated(Update u, T old, T b, T c) {
 // at: the old value or none, b, c, and the address at [13]; shared memory's at [12].
 template <typename T>
 void run_atomic(Warp& w, const Instruction& i, uint32_t lanes) {
+  if (Running& r = w.running(); r.options.counts_traffic && i.at[13] != kNoRow) {
+    std::array<uint64_t, kLanes> addresses{};
+    for_lanes(lanes, [&](int l) {
+      addresses[static_cast<size_t>(l)] = w.row<uint64_t>(i.at[13])[l] + static_cast<uint64_t>(i.value);
+    });
+    for (bool reads : {true, false}) count_global(r, w.block().number, addresses, lanes, sizeof(T), reads);
+  }
   for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const auto offset = static_cast<uint64_t>(i.value);

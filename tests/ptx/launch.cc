@@ -103,9 +103,16 @@ namespace {
 
 void run_blocks(Running& running) {
   Block block(running);
-  for (uint32_t number : in_order(running.grid.blocks.count(), running.options.order)) {
+  const auto run = [&](uint32_t number) {
     if (running.fault.ok()) block.run(number);
+  };
+  const std::span<const uint32_t> some = running.options.blocks;
+  if (!some.empty()) {
+    std::for_each(some.begin(), some.end(), run);
+    return;
   }
+  const auto all = in_order(running.grid.blocks.count(), running.options.order);
+  std::for_each(all.begin(), all.end(), run);
 }
 
 }  // namespace
@@ -135,7 +142,7 @@ absl::Status launch(const Module& module, const Program& program, const Grid& gr
                   program,
                   grid,
                   std::move(parameters),
-                  GlobalMemory(std::move(memory)),
+                  GlobalMemory(std::move(memory), options.finds_races),
                   options,
                   {},
                   std::vector<uint32_t>(program.code.size()),

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,20 @@ struct Grid {
 // Of blocks, and of the warps of a block between two barriers. Results must not depend on it.
 enum class Order { kForward, kBackward, kShuffled };
 
+// Is told of accesses to global memory: what the lanes of a warp read or write in one instruction.
+class MemoryObserver {
+ public:
+  virtual ~MemoryObserver() = default;
+  virtual void access(uint32_t block, const std::array<uint64_t, kLanes>& addresses, uint32_t lanes, int bytes,
+                      bool reads) = 0;
+};
+
 struct LaunchOptions {
   Order order = Order::kForward;
   bool finds_races = true;
   bool counts_traffic = false;
+  MemoryObserver* observer = nullptr;     // with counts_traffic
+  std::span<const uint32_t> blocks = {};  // that run, in this order; none given: all
 };
 
 // What a launch did. Instructions are counted once a warp.

@@ -52,7 +52,7 @@ void Shadow::forget() {
   }
 }
 
-GlobalMemory::GlobalMemory(std::vector<Range> ranges) {
+GlobalMemory::GlobalMemory(std::vector<Range> ranges, bool with_shadows) {
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (const Range& r : ranges) {
     if (r.bytes == 0) continue;
@@ -61,6 +61,7 @@ GlobalMemory::GlobalMemory(std::vector<Range> ranges) {
     else
       ranges_.push_back(r);
   }
+  if (!with_shadows) return;
   for (const Range& r : ranges_) shadows_.emplace_back(static_cast<int64_t>(r.bytes));
 }
 

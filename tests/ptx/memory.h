@@ -104,7 +104,7 @@ class GlobalMemory {
   struct Range {
     uint64_t begin = 0, bytes = 0;
   };
-  explicit GlobalMemory(std::vector<Range> ranges);
+  explicit GlobalMemory(std::vector<Range> ranges, bool with_shadows = true);
   static constexpr uint32_t kNowhere = ~uint32_t{0};
   // The number of the range that holds all of them; `hint` is tried first.
   uint32_t find(uint64_t address, uint64_t bytes, uint32_t hint) const {

@@ -4,7 +4,7 @@
 
 namespace partita::ptx {
 
-uint64_t sectors(const std::array<uint64_t, kLanes>& addresses, uint32_t lanes, int bytes) {
+uint64_t sectors(const std::array<uint64_t, kLanes>& addresses, uint32_t lanes) {
   std::array<uint64_t, kLanes> touched;  // an aligned access of 16 bytes at most lies in one
   size_t count = 0;
   for (size_t l = 0; l < kLanes; ++l) {
@@ -12,10 +12,15 @@ uint64_t sectors(const std::array<uint64_t, kLanes>& addresses, uint32_t lanes, 
     const uint64_t sector = addresses[l] / 32;
     if (count == 0 || touched[count - 1] != sector) touched[count++] = sector;
   }
-  (void)bytes;
   std::sort(touched.begin(), touched.begin() + static_cast<std::ptrdiff_t>(count));
   return static_cast<uint64_t>(std::unique(touched.begin(), touched.begin() + static_cast<std::ptrdiff_t>(count)) -
                                touched.begin());
+}
+
+void count_global(Running& running, uint32_t block, const std::array<uint64_t, kLanes>& addresses, uint32_t lanes,
+                  int bytes, bool reads) {
+  (reads ? running.counters.sectors_read : running.counters.sectors_written) += sectors(addresses, lanes);
+  if (running.options.observer != nullptr) running.options.observer->access(block, addresses, lanes, bytes, reads);
 }
 
 void count_passes(Counters& counters, const std::array<uint64_t, kLanes>& addresses, uint32_t lanes, int bytes) {

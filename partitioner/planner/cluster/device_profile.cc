@@ -102,6 +102,17 @@ absl::Status parse_software(const YamlNode& node, const std::string& path, Softw
   return parse_fields(node, path, kFields, out);
 }
 
+absl::Status parse_lanes(const YamlNode& node, const std::string& path, ProcessorLanes& out) {
+  using L = ProcessorLanes;
+  static const Fields<L> kFields = {
+      {"issue", number(&L::issue, kPositive)},       {"fp32", number(&L::fp32, kPositive)},
+      {"fp64", number(&L::fp64, kPositive)},         {"integer", number(&L::integer, kPositive)},
+      {"special", number(&L::special, kPositive)},   {"convert", number(&L::convert, kPositive)},
+      {"exchange", number(&L::exchange, kPositive)}, {"memory", number(&L::memory, kPositive)},
+  };
+  return parse_fields(node, path, kFields, out);
+}
+
 absl::Status parse_link(const YamlNode& node, const std::string& path, LinkProfile& out) {
   using L = LinkProfile;
   static const Fields<L> kFields = {
@@ -175,6 +186,9 @@ absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceP
       {"bandwidth", quantity(&D::bandwidth, Unit::kBytesPerSecond, kPositive)},
       {"flops", parse_flops},
       {"processors", number(&D::processors, kPositive)},
+      {"clock", number(&D::clock, kNonNegative)},
+      {"cache", quantity(&D::cache, Unit::kBytes, kNonNegative)},
+      {"lanes", [](const YamlNode& n, const std::string& p, D& d) { return parse_lanes(n, p, d.lanes); }},
       {"matrix", curve(&D::matrix)},
       {"matrix_rows", curve(&D::matrix_rows)},
       {"matrix_columns", curve(&D::matrix_columns)},

@@ -59,6 +59,18 @@ struct SoftwareProfile {
   double copies = 0;                   // times that software writes and reads what a layout change makes
 };
 
+// What one processor of a GPU does in a clock, counted in threads.
+struct ProcessorLanes {
+  double issue = 0;     // instructions that start
+  double fp32 = 0;      // additions, products, both in one
+  double fp64 = 0;      // the same
+  double integer = 0;   // additions, comparisons, bits
+  double special = 0;   // approximations: exponentials, roots, reciprocals
+  double convert = 0;   // between types
+  double exchange = 0;  // shuffles
+  double memory = 0;    // loads and stores, of 4 bytes each
+};
+
 struct DeviceProfile {
   // FLOP/s of matrix units; of a precision that the profile does not name, those of the fastest other but fp8: what a
   // device lacks is computed in another.
@@ -72,6 +84,9 @@ struct DeviceProfile {
   double bandwidth = 0;                                                // of device memory, bytes/s
   std::array<double, kPrecisions> flops = {0, 0, 0, 0, 0};             // peak of matrix units by Precision
   double processors = 1;                                               // tiles computed at once
+  double clock = 0;                                                    // of a GPU's processors, Hz; 0: not known
+  double cache = 0;                                                    // of a GPU, that all processors share, bytes
+  ProcessorLanes lanes;                                                // of a GPU whose clock is known
   EfficiencyCurve matrix;                                              // of peak, by the contraction's length K
   EfficiencyCurve matrix_rows, matrix_columns;                         // of `matrix`, by M and N: small products (cpu)
   EfficiencyCurve convolution;        // of peak in place of `matrix`, by output channels (cpu)

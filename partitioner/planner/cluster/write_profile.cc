@@ -47,6 +47,13 @@ std::string device_text(const DeviceProfile& d) {
            ", relative: ", number(t.relative), "}");
   }
   l.add("flops", cat("{", flops, "}")), l.add("processors", d.processors);
+  if (d.clock > 0) {
+    const ProcessorLanes& n = d.lanes;
+    l.add("clock", d.clock), l.add("cache", d.cache);
+    l.add("lanes", cat("{issue: ", number(n.issue), ", fp32: ", number(n.fp32), ", fp64: ", number(n.fp64),
+                       ", integer: ", number(n.integer), ", special: ", number(n.special), ", convert: ",
+                       number(n.convert), ", exchange: ", number(n.exchange), ", memory: ", number(n.memory), "}"));
+  }
   l.add("matrix", d.matrix), l.add("matrix_rows", d.matrix_rows), l.add("matrix_columns", d.matrix_columns);
   l.add("convolution", d.convolution), l.add("convolution_plane", d.convolution_plane);
   l.add("convolution_strided", d.convolution_strided);

@@ -22,7 +22,8 @@
 namespace partita::stand_in {
 namespace {
 
-constexpr size_t kTotal = size_t{8} << 30;
+constexpr size_t kTotal = size_t{8} << 30, kTotalWatched = size_t{1} << 40;
+constexpr int kProcessors = 4, kProcessorsWatched = 132;
 constexpr size_t kSharedWithoutLeave = 48 << 10, kSharedWithLeave = 163 << 10;
 
 struct Kernel {
@@ -73,6 +74,8 @@ struct Runtime {
   std::mutex mutex;
   std::map<std::string, std::map<std::string, KernelMaker>> images;
   std::atomic<int64_t> graph_launches = 0;
+  Watcher* watcher = nullptr;
+  size_t total() const { return watcher == nullptr ? kTotal : kTotalWatched; }
 };
 Runtime& runtime() { return Runtime::instance(); }
 
@@ -117,9 +120,13 @@ absl::StatusOr<std::shared_ptr<ptx::Module>> module_of(std::string text) {
 // overlook.
 KernelMaker ptx_kernel_maker(const ptx::Module& module, const ptx::Program& program) {
   return [&](const Launch& launch, void* const* arguments) -> Work {
-    return [&module, &program, launch, parameters = ptx::pack_arguments(program, arguments)] {
-      const auto three = [](const dim3& d) { return ptx::Index3{d.x, d.y, d.z}; };
-      const ptx::Grid grid{three(launch.blocks), three(launch.threads), static_cast<int64_t>(launch.shared_bytes)};
+    const auto three = [](const dim3& d) { return ptx::Index3{d.x, d.y, d.z}; };
+    const ptx::Grid grid{three(launch.blocks), three(launch.threads), static_cast<int64_t>(launch.shared_bytes)};
+    if (runtime().watcher != nullptr) {
+      runtime().watcher->launch(module, program, grid, ptx::pack_arguments(program, arguments));
+      return [] {};
+    }
+    return [&module, &program, grid, parameters = ptx::pack_arguments(program, arguments)] {
       std::vector<ptx::GlobalMemory::Range> memory;
       for (const auto& [begin, bytes] : Memory::instance().blocks())
         memory.push_back({reinterpret_cast<uint64_t>(begin), bytes});
@@ -162,7 +169,14 @@ void register_kernel(const std::string& image, const std::string& name, KernelMa
 
 int64_t graph_launches() { return runtime().graph_launches; }
 
-cudaError_t queue_work(cudaStream_t stream, Work work) { return queue("a library", stream, std::move(work)); }
+cudaError_t queue_work(cudaStream_t stream, Work work) {
+  return runtime().watcher != nullptr ? result(cudaSuccess) : queue("a library", stream, std::move(work));
+}
+
+void watch(Watcher* watcher) {
+  runtime().watcher = watcher;
+  Memory::instance().be_lazy(watcher != nullptr);
+}
 
 }  // namespace partita::stand_in
 
@@ -181,10 +195,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   std::snprintf(p->name, sizeof p->name, "this machine");
   std::memcpy(p->uuid.bytes, "one of a machine", sizeof p->uuid.bytes);
   p->major = 9, p->minor = 0;
-  p->multiProcessorCount = 4;
+  p->multiProcessorCount = runtime().watcher == nullptr ? kProcessors : kProcessorsWatched;
   p->maxThreadsPerBlock = 1024;
   p->maxGridSize[0] = 0x7fffffff, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-  p->totalGlobalMem = kTotal;
+  p->totalGlobalMem = runtime().total();
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t code) {
@@ -214,12 +228,12 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *total = kTotal;
-  *free = kTotal - std::min(kTotal, Memory::instance().used());
+  *total = runtime().total();
+  *free = *total - std::min(*total, Memory::instance().used());
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  if (Memory::instance().used() + bytes > kTotal) return result(cudaErrorMemoryAllocation);
+  if (Memory::instance().used() + bytes > runtime().total()) return result(cudaErrorMemoryAllocation);
   *memory = Memory::instance().allocate(bytes, Place::kDevice);
   return result(*memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
@@ -269,6 +283,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                     ((kind == cudaMemcpyHostToDevice || kind == cudaMemcpyHostToHost) == (a == Place::kPinned) &&
                      (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost) == (b == Place::kPinned));
   if (!known || !fits) return misuse("cudaMemcpyAsync", "an address outside of the memory that the kind of copy names");
+  if (runtime().watcher != nullptr && a == Place::kDevice && b == Place::kDevice) {
+    runtime().watcher->copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+    return result(cudaSuccess);
+  }
   return queue("cudaMemcpyAsync", stream, [=] { std::memmove(to, from, bytes); });
 }
 // Boxes of bytes between pitched memories of the device.
@@ -297,6 +315,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
   if (bytes == 0) return cudaSuccess;
   if (Memory::instance().place_of(to, bytes) != Place::kDevice)
     return misuse("cudaMemsetAsync", "memory that is not the device's");
+  if (runtime().watcher != nullptr) return runtime().watcher->set(static_cast<std::byte*>(to), bytes), cudaSuccess;
   return queue("cudaMemsetAsync", stream, [=] { std::memset(to, value, bytes); });
 }
 

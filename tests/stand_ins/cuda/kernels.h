@@ -9,7 +9,9 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
+#include "tests/ptx/launch.h"
 #include "tests/stand_ins/cuda/streams.h"
 
 namespace partita::stand_in {
@@ -24,6 +26,20 @@ struct Launch {
 using KernelMaker = std::function<Work(const Launch&, void* const* arguments)>;
 
 void register_kernel(const std::string& image, const std::string& name, KernelMaker maker);
+
+// Counts what is asked of the GPU, which is not done then: kernels that are PTX, and what is set and copied within its
+// memory; what libraries queue is left out. Copies from the host and to it are done. Its memory is zero and takes none
+// of this machine's before it is written.
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  virtual void launch(const ptx::Module& module, const ptx::Program& program, const ptx::Grid& grid,
+                      std::vector<std::byte> parameters) = 0;
+  virtual void set(std::byte* to, size_t bytes) = 0;
+  virtual void copy(std::byte* to, const std::byte* from, size_t bytes) = 0;
+};
+// From now on, before anything is allocated; null: no more.
+void watch(Watcher* watcher);
 
 // How many graphs were launched in this process.
 int64_t graph_launches();

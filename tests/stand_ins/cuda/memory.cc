@@ -15,7 +15,17 @@ Memory& Memory::instance() {
   return *memory;
 }
 
+void* Memory::allocate_lazily(size_t bytes, Place place) {
+  void* begin =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
+  if (begin == MAP_FAILED) return nullptr;
+  std::lock_guard lock(mutex_);
+  blocks_[static_cast<std::byte*>(begin)] = {bytes, place, -1};
+  return begin;
+}
+
 void* Memory::allocate(size_t bytes, Place place) {
+  if (lazy_) return allocate_lazily(bytes, place);
   const int file = ::memfd_create("stand-in", MFD_CLOEXEC);
   if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0) return nullptr;
   void* begin = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

@@ -1,6 +1,7 @@
 // Memory of the GPU that is this machine: shared between processes by handle, as cudaMalloc's is.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -25,6 +26,8 @@ class Memory {
 
   // Null where there is none left. Not zeroed: filled with a pattern that is a NaN for every type.
   void* allocate(size_t bytes, Place place);
+  // Memory that is allocated from now on is zero, of this process alone, and takes room once it is written.
+  void be_lazy(bool lazy) { lazy_ = lazy; }
   bool release(void* begin);
   // Of whole ranges: a range that leaves its allocation is nowhere.
   Place place_of(const void* begin, size_t bytes) const;
@@ -43,8 +46,10 @@ class Memory {
     Place place = Place::kDevice;
     int file = -1;  // -1: another process's
   };
+  void* allocate_lazily(size_t bytes, Place place);
   mutable std::mutex mutex_;
   std::map<const std::byte*, Block> blocks_;
+  std::atomic<bool> lazy_ = false;
 };
 
 }  // namespace partita::stand_in
