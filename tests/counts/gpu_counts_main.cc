@@ -71,7 +71,9 @@ int main(int argc, char** argv) {
   partita::Flags flags;
   CLI::App app("What every kernel of a bundle for GPUs moves and computes, counted without one.");
   app.add_option("bundles", flags.bundles, "folders that `partita compile --target cuda:sm_80` wrote")->required();
-  app.add_option("--device", flags.devices, "profiles whose rates the bounds are for")->capture_default_str();
+  app.add_option("--device", flags.devices, "profile whose rates bounds are for; may be given several times")
+      ->allow_extra_args(false)
+      ->capture_default_str();
   app.add_option("--json", flags.json, "file for all rows and sums");
   app.add_option("--most", flags.most,
                  "exit code 4 where kernels bound by memory need more than this many times their least time, all "

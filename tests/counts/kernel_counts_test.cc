@@ -1,5 +1,4 @@
 // What kernels of a GPU move and execute, counted: of small graphs whose least is known, and of a few lines of PTX.
-#ifdef PARTITA_STAND_INS
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -139,9 +138,22 @@ TEST_F(GraphCounts, MemoryBoundKernelsMoveLittleMoreThanTheLeast) {
   EXPECT_GE(kernels, 6);
 }
 
-TEST(KernelCounts_OwnKernels, DivideInNoInnermostLoop) {
-  for (const unsigned char* text : {runtime::partita_kernels_pool})
-    EXPECT_THAT(costly(reinterpret_cast<const char*>(text)), testing::IsEmpty());
+TEST(KernelCounts_Pools, DivideInNoInnermostLoop) {
+  EXPECT_THAT(costly(reinterpret_cast<const char*>(runtime::partita_kernels_pool)), testing::IsEmpty());
+}
+
+TEST(KernelCounts_OwnKernels, HaveNoCallsAndNoLocalMemoryInLoops) {
+  for (const unsigned char* text :
+       {runtime::partita_kernels_attention, runtime::partita_kernels_epilogue, runtime::partita_kernels_flash,
+        runtime::partita_kernels_fp8, runtime::partita_kernels_grouped, runtime::partita_kernels_indexing,
+        runtime::partita_kernels_pool, runtime::partita_kernels_scan, runtime::partita_kernels_sums}) {
+    const auto faults = loop_faults(reinterpret_cast<const char*>(text));
+    ASSERT_TRUE(faults.ok()) << faults.status();
+    for (const LoopFault& f : *faults) {
+      const bool divides = f.instruction.rfind("div", 0) == 0 || f.instruction.rfind("rem", 0) == 0;
+      EXPECT_TRUE(divides) << f.kernel << ", line " << f.line << ": " << f.instruction;
+    }
+  }
 }
 
 TEST(KernelCounts_Loops, AreSearchedForWhatIsCostly) {
@@ -162,4 +174,3 @@ TEST(KernelCounts_Loops, AreSearchedForWhatIsCostly) {
 
 }  // namespace
 }  // namespace partita::counts
-#endif

@@ -22,6 +22,8 @@ ProfileSet measured() {
   d.convolution_plane.points = {{4, 0.25}, {64, 1}};
   d.convolution_strided = 0.625;
   d.tiles = {{1, 1, 1}};
+  d.clock = 1.5e9, d.cache = 3e7;
+  d.lanes = {128, 64, 32, 63, 16, 62, 31, 30};
   d.software.memory_traffic = 1.7, d.software.step_seconds = 2e-5;
   d.name = "bench-1";
   set.devices.push_back(d);
@@ -49,6 +51,13 @@ TEST(ProfileText, WhatIsReadBackPredictsTheSame) {
   EXPECT_EQ(found->convolution.points, wrote->convolution.points);
   EXPECT_EQ(found->convolution_plane.points, wrote->convolution_plane.points);
   EXPECT_DOUBLE_EQ(found->convolution_strided, 0.625);
+  EXPECT_DOUBLE_EQ(found->clock, 1.5e9);
+  EXPECT_DOUBLE_EQ(found->cache, 3e7);
+  EXPECT_DOUBLE_EQ(found->lanes.issue, 128);
+  EXPECT_DOUBLE_EQ(found->lanes.integer, 63);
+  EXPECT_DOUBLE_EQ(found->lanes.convert, 62);
+  EXPECT_DOUBLE_EQ(found->lanes.exchange, 31);
+  EXPECT_DOUBLE_EQ(found->lanes.memory, 30);
   EXPECT_DOUBLE_EQ(found->software.memory_traffic, 1.7);
   EXPECT_DOUBLE_EQ(found->software.step_seconds, 2e-5);
   auto cluster = parse_cluster("preset: bench\n", "cluster.yaml", library);
