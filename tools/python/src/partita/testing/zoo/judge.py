@@ -14,15 +14,12 @@ from torch import nn
 from ... import Recipe, compile
 from ...errors import PartitaError
 from ...torch.export import _Step, export
-from .case import BATCH, Case, without_dropout
+from .case import BATCH, CALM, LIMIT, ROUNDING, Case, line, without_dropout
 
 __all__ = ["Outcome", "judge"]
 
 STEPS = 4
-RATES = (0.05, 0.01, 0.002)  # the first at which training is no chaos:
-CALM = 1e-4  # torch's own error in fp32 is at most this
-LIMIT = 4.0  # times torch's own error
-ROUNDING = 2.0**-24
+RATES = (0.05, 0.01, 0.002)  # the first at which torch's own error in fp32 is calm
 NEIGHBOURS = 3  # runs of torch's from weights that lie within a rounding of the first
 
 
@@ -61,7 +58,7 @@ def _judged(case: Case) -> Outcome:
         batches = [case.batch(BATCH) for _ in range(STEPS)]
         rate, exact, own = _by_torch(module, batches, case.loss)
     except Exception as error:
-        return Outcome(case.name, refused=f"torch: {_line(error)}")
+        return Outcome(case.name, refused=f"torch: {line(error)}")
     count = sum(p.numel() for p in module.parameters())
     try:
         exported = export(module, batches[0], case.loss, check=False)
@@ -69,7 +66,7 @@ def _judged(case: Case) -> Outcome:
         program.train({name: torch.cat([b[name] for b in batches]) for name in exported.inputs}, STEPS, progress=False, threads=1)
         program.load_into(module)
     except Exception as error:
-        return Outcome(case.name, count, refused=_line(error) if isinstance(error, PartitaError) else f"{type(error).__name__}: {_line(error)}")
+        return Outcome(case.name, count, refused=line(error) if isinstance(error, PartitaError) else f"{type(error).__name__}: {line(error)}")
     return Outcome(case.name, count, _distance(module, exact), own, rate)
 
 
@@ -111,7 +108,3 @@ def _distance(a: nn.Module, b: nn.Module) -> float:
         difference += float((x.double() - y.double()).square().sum())
         norm += float(y.double().square().sum())
     return math.sqrt(difference / norm)
-
-
-def _line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

@@ -26,6 +26,7 @@ def cases() -> list[Case]:
         Case("transformers.PatchTSMixer", _patch_mixer, _series),
         Case("a recommender", _Recommender, _clicks, lambda output, batch: F.binary_cross_entropy_with_logits(output, batch["clicked"])),
         Case("a graph network", _GraphNet, _graphs, lambda output, batch: F.cross_entropy(output, batch["target"])),
+        Case("an LSTM over words", _Words, lambda n: {"ids": torch.randint(0, 40, (n, 12)), "target": torch.randint(0, 40, (n, 12))}, _next_word),
         Case("an LSTM", _Recurrent, _sequences, lambda output, batch: F.mse_loss(output, batch["target"])),
         Case("a GRU", lambda: _Recurrent(nn.GRU), _sequences, lambda output, batch: F.mse_loss(output, batch["target"])),
         Case("a dilated convolution", _Dilated, _sequences, lambda output, batch: F.smooth_l1_loss(output, batch["target"])),
@@ -187,6 +188,19 @@ class _Recurrent(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(self.cells(x)[0])
+
+
+class _Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.cells, self.out = nn.Embedding(40, 16), nn.LSTM(16, 16, num_layers=2, batch_first=True), nn.Linear(16, 40)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.out(self.cells(self.embed(ids))[0])
+
+
+def _next_word(output: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return F.cross_entropy(output.flatten(0, 1), batch["target"].flatten())
 
 
 class _Dilated(nn.Module):

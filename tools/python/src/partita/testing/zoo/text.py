@@ -68,12 +68,17 @@ TRANSLATION: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _SUFFIX = {**dict.fromkeys(("GPT2", "OpenAIGPT", "CTRL", "XLNet"), "LMHeadModel"), "Gemma3": "ForCausalLM"}
 _CONFIG = {"Gemma3": "Gemma3TextConfig"}
+# Others that have another attention by their configuration.
+_WINDOWS: dict[str, dict[str, Any]] = {"Mistral": dict(sliding_window=8), "Gemma3": dict(sliding_window=8, num_hidden_layers=6)}
+_RELATIVE = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8)
 
 
 def cases() -> list[Case]:
     found = [Case(f"transformers.{n}", _maker(n, _SUFFIX.get(n, "ForCausalLM"), k), _tokens) for n, k in CAUSAL.items()]
     found += [Case(f"transformers.{n} (masked)", _maker(n, "WithLMHeadModel" if n in ("XLM", "Flaubert") else "ForMaskedLM", k), _tokens) for n, k in MASKED.items()]
     found += [Case(f"transformers.{n}", _maker(n, "MTModel" if n == "Marian" else "ForConditionalGeneration", k), _tokens) for n, k in TRANSLATION.items()]
+    found += [Case(f"transformers.{n} (windows)", _maker(n, "ForCausalLM", {**CAUSAL[n], **k}), _tokens) for n, k in _WINDOWS.items()]
+    found += [Case("transformers.DebertaV2 (masked, relative)", _maker("DebertaV2", "ForMaskedLM", _RELATIVE), _tokens)]
     found += [Case("transformers.Bert (classes)", _maker("Bert", "ForSequenceClassification", {"num_labels": 3}), _classified)]
     return found
 

@@ -31,6 +31,8 @@ TIMM: dict[str, dict[str, Any]] = {
     "regnetx_002": {}, "deit_tiny_patch16_224": dict(img_size=32, patch_size=8, depth=2), "seresnext26d_32x4d": {}, "ghostnet_050": {}, "repvgg_a0": {}, "edgenext_xx_small": {}, "poolformer_s12": {},
     "xcit_nano_12_p16_224": dict(img_size=64), "nfnet_f0": {}, "dla34": {}, "hardcorenas_a": {}, "mobilevit_xxs": {}, "pit_ti_224": dict(img_size=64),
     "beit_base_patch16_224": dict(img_size=32, patch_size=8, depth=2, embed_dim=32, num_heads=4),
+    "swin_tiny_patch4_window7_224": dict(img_size=32, window_size=4, embed_dim=16, depths=(2, 2), num_heads=(2, 4)),
+    "eva02_tiny_patch14_224": dict(img_size=28, embed_dim=48, depth=2, num_heads=4),
 }  # fmt: skip
 TORCHVISION = ["resnet18", "vgg11_bn", "densenet121", "mnasnet0_5", "shufflenet_v2_x0_5", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "regnet_y_400mf"]
 
