@@ -237,6 +237,25 @@ void StepPlanner::finish_lifetimes() {
   for (size_t t = 0; t < temporaries_.size(); ++t) {
     if (!temporaries_[t].outbox) extend(temporaries_[t].buffer, temporary_spans_[t]);
   }
+  if (options_.turns > 1) outlast_turns();
+}
+
+// What is summed beside the last of the micro-batches that take turns is used until a part of a phase of backward ends:
+// the others, whose turn comes before its own, have run the parts behind that one while it was.
+void StepPlanner::outlast_turns() {
+  std::map<int32_t, int> ends;                      // of phases of backward
+  std::vector<int> within(plan_.steps.size(), -1);  // the last step of the phase that runs, or has just run
+  for (size_t k = 0; k < plan_.steps.size(); ++k) {
+    if (plan_.steps[k].segment == Segment::kBackward) ends[plan_.steps[k].phase] = static_cast<int>(k);
+  }
+  for (size_t k = 0, phase = 0; k < plan_.steps.size(); ++k) {
+    if (plan_.steps[k].segment == Segment::kBackward) phase = static_cast<size_t>(plan_.steps[k].phase) + 1;
+    if (phase > 0) within[k] = ends.at(static_cast<int32_t>(phase) - 1);
+  }
+  for (PlanBuffer& b : plan_.buffers) {
+    if (b.birth >= 0 && plan_.steps[static_cast<size_t>(b.birth)].segment == Segment::kReduce)
+      b.death = std::max(b.death, within[static_cast<size_t>(b.death)]);
+  }
 }
 
 int32_t StepPlanner::chunk_of(const PlanStep& step) const {

@@ -104,6 +104,7 @@ class StepPlanner {
   void make_buffers();
   void make_interface();
   void finish_lifetimes();
+  void outlast_turns();
   void lay_out();
   bool outlives_phase(const PlanBuffer& buffer) const;
   int32_t chunk_of(const PlanStep& step) const;

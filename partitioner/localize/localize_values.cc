@@ -45,7 +45,7 @@ ValueId Localizer::get(ValueId v, const Sharding& target) {
     NodeContext context = b_.context();
     bool whole = make_whole(v, 0);
     b_.context() = context;
-    if (!whole) refuse_in_time(v);
+    if (!whole) refuse_in_time(v, context.origin);
     from = std::find_if(variants_[v].begin(), variants_[v].end(),
                         [&](const Variant& x) { return x.made <= now && (!whole || !is_part(x.sharding)); });
     if (!whole) {  // there will be no program; something of the right shape lets the walk go on
@@ -291,12 +291,13 @@ bool Localizer::is_summed_up(ValueId v) const {
   });
 }
 
-void Localizer::refuse_in_time(ValueId v) {
+void Localizer::refuse_in_time(ValueId v, int32_t reader) {
   if (!refused_.ok()) return;
   const Node* node = graph_.producer(v);
   if (!mesh_.apart.empty()) return refuse_apart(node);
+  const std::string made = node ? graph_.origin(*node) : std::string("a value");
   refused_ = absl::InvalidArgumentError(
-      cat("micro-batches: ", node ? graph_.origin(*node) : std::string("a value"),
+      cat("micro-batches: ", reader < 0 ? made : graph_.origins[static_cast<size_t>(reader)],
           " needs all samples of the graph's batch at once, and a micro-batch has 1/", mesh_.axes[mesh_.time].size,
           " of them (a statistic over the batch, as in batch normalization); pin micro_batch to the whole batch, use "
           "more data-parallel ranks instead, or say of which samples it is: semantics: {batch_norm: replica}, or {moe: "

@@ -77,7 +77,7 @@ class Localizer {
   Sharding whole_sharding(ValueId v) const;
   bool is_trained(ValueId v) const;
   bool is_summed_up(ValueId v) const;
-  void refuse_in_time(ValueId v);
+  void refuse_in_time(ValueId v, int32_t reader);  // the origin of what needs it whole
   void refuse_blocks(const Node& node, const std::string& factor, int axis);
   void refuse_apart(const Node* node);
 

@@ -56,6 +56,15 @@ TEST_F(OverlapMicroBatches, TensorParallelSumsHaveTheSameBits) {
   expect_proved(2, "--pin tensor=2 --pin sequence_parallel=true --pin overlap_micro_batches=2");
 }
 
+// Sums start within the last micro-batch's backward part, when the others have run the rest of that part.
+TEST_F(OverlapMicroBatches, SumsBesideTheLastOneHaveMemoryOfTheirOwn) {
+  make("bert --layers 2 --hidden 32 --heads 2 --vocab 200 --seq 8",
+       "batch: {global: 8, micro: 1}\noptimizer: {kind: sgd, lr: 0.1}\ndata: {kind: synthetic}\n");
+  expect_proved(8,
+                "--pin tensor=8 --pin sequence_parallel=true --pin overlap_micro_batches=3 --pin recompute=none --pin "
+                "bucket_bytes=500");
+}
+
 TEST_F(OverlapMicroBatches, StagesAndGathersHaveTheSameBits) {
   make(kGpt, "batch: {global: 8, micro: 1}\noptimizer: {kind: adamw, lr: 0.001}\ndata: {kind: synthetic}\n");
   expect_same_bits(4, "--pin tensor=2 --pin pipeline=2", {2});

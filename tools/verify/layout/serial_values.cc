@@ -257,7 +257,11 @@ absl::Status SerialValues::add_node(NodeId n) {
     case Movement::kCollective:
       return absl::FailedPreconditionError("a serial program does not communicate");
     default: {
-      PARTITA_ASSIGN_OR_RETURN(layouts_[node.outputs[0]], moved(graph_, node, layouts_[node.inputs[0]]));
+      PARTITA_ASSIGN_OR_RETURN(IndexMap layout, moved(graph_, node, layouts_[node.inputs[0]]));
+      // A view that cuts what was broadcast inside of its repetitions (18 numbers 8 times each, seen as [24, 6]) makes
+      // a value of its own, known by the op's formula.
+      if (!by_dimension(layout.digits, graph_.type(node.outputs[0]).shape)) break;
+      layouts_[node.outputs[0]] = std::move(layout);
       return absl::OkStatus();
     }
   }

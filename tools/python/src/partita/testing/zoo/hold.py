@@ -2,7 +2,8 @@
 
 A layout holds where `partita verify` proves the program and its weights after some steps are those of one rank. How near
 is said by one rank's own noise: the largest distance of its weights from those of runs that begin a rounding (2^-24 of
-each weight) away; in bf16 also from those of fp32. The learning rate is the first at which that noise is small.
+each weight) away; in bf16 also from those of fp32, and what lies further is judged by `partita compare`. The learning
+rate is the first at which that noise is small.
 """
 
 from __future__ import annotations
@@ -106,11 +107,16 @@ def _cell(model: Kept, layout: Layout, reference: _Reference | Cell) -> Cell:
             _call("verify", folder / "bundle", "--quiet")
             cell = replace(cell, idle=_IDLE in (folder / "bundle" / "manifest.json").read_text(encoding="utf-8"))
             error = _distance(_train(model, folder), reference.weights)
+            far = not error <= LIMIT * max(reference.own, ROUNDING)
+            if far and "precision" in layout.recipe:  # partial sums are rounded too, once on each rank: value by value, then
+                with tempfile.TemporaryDirectory(prefix="partita-") as one:
+                    _compile(model, reference.recipe, Path(one))
+                    _call("compare", Path(one) / "bundle", folder / "bundle", "--data", model.data)
+                far = False
     except PartitaError as refusal:
         return replace(cell, refused=line(refusal))
     except _Fault as fault:
         return replace(cell, fault=line(fault))
-    far = not error <= LIMIT * max(reference.own, ROUNDING)
     return replace(cell, error=error, fault=f"{error:.1e} from one rank, whose own noise is {reference.own:.1e}" if far else "")
 
 

@@ -87,7 +87,7 @@ class BesideOneRank:
                 self._number(text.partition(". ")[2])
 
     def _number(self, reason: str) -> int:
-        kind = re.sub(r"'[^']*'|[\w.]*\d[\w./]*", "…", reason)
+        kind = re.sub(r"(\w+ )?'[^']*'|[\w.]*\d[\w./]*", "…", reason)[:120]
         self._reasons.setdefault(kind, reason)
         return list(self._reasons).index(kind) + 1
 
