@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <system_error>
 #include <utility>
 
@@ -78,6 +79,13 @@ MappedFile::~MappedFile() {
 
 void MappedFile::expect_random_access() const {
   if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_RANDOM);
+}
+
+void MappedFile::let_go(std::span<const std::byte> bytes) {
+  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)),
+                  begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page,
+                  end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace partita

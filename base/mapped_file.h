@@ -33,6 +33,9 @@ class MappedFile {
 
   // A hint that pages will be touched in no order (shuffled samples): no read-ahead.
   void expect_random_access() const;
+  // Pages of these bytes leave this process's memory, in which they count while they are mapped; they are read again,
+  // mostly from the system's cache, when they are touched.
+  static void let_go(std::span<const std::byte> bytes);
 
  private:
   std::string path_;

@@ -1,8 +1,5 @@
 #include "runtime/files/module_weights.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -36,14 +33,6 @@ std::string first_file(const std::string& folder) {
     }
   }
   return "";
-}
-
-// Pages of a map that were read leave this process's memory; they would be read again when they are touched.
-void let_go(std::span<const std::byte> bytes) {
-  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)),
-                  begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page,
-                  end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace
@@ -134,7 +123,7 @@ absl::Status ModuleWeights::read(const SafetensorsEntry& entry, std::span<const 
                                  std::span<const int64_t> extent, std::span<std::byte> out) const {
   const SafetensorsFile& file = files_[shard_of(entry)];
   PARTITA_RETURN_IF_ERROR(file.read(entry.name, offset, extent, out));
-  let_go(file.data(entry));
+  MappedFile::let_go(file.data(entry));
   return absl::OkStatus();
 }
 

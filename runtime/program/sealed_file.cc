@@ -54,6 +54,7 @@ absl::Status SealedFile::check_chunk(size_t chunk) const {
   if (state.compare_exchange_strong(seen, kTaken)) {
     const auto bytes = file_.bytes().subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     seen = sha256(bytes) == seal_.chunks[chunk] ? kGood : kBad;
+    MappedFile::let_go(bytes);  // libraries and programs are loaded otherwise, weights copied
     state.store(seen);
     state.notify_all();
   }

@@ -1,6 +1,9 @@
 #include "runtime/program/bundle_files.h"
 
+#include <unistd.h>
+
 #include <filesystem>
+#include <fstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -64,6 +67,29 @@ TEST_F(BundleFilesTest, AsItWasSealed_Opens) {
   ASSERT_TRUE(programs.ok()) << programs.status();
   EXPECT_EQ(programs->front().samples_per_step, 8);
   EXPECT_THAT(std::string((*files)->file("nothing").status().message()), HasSubstr("'nothing' is not among the files"));
+}
+
+// Pages of this process that are files'.
+int64_t resident_file_bytes() {
+  std::ifstream status("/proc/self/statm");
+  int64_t all = 0, resident = 0, shared = 0;
+  status >> all >> resident >> shared;
+  return shared * ::sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(BundleFilesTest, WhatWasChecked_IsNotKeptInMemory) {
+  auto files = BundleFiles::open(folder_.path());
+  ASSERT_TRUE(files.ok()) << files.status();
+  const int64_t before = resident_file_bytes();
+  ASSERT_TRUE((*files)->check(2, true).ok());
+  EXPECT_LT(resident_file_bytes() - before, static_cast<int64_t>(kLarge / 4));
+  const auto weights = (*files)->file("initial.safetensors");
+  ASSERT_TRUE(weights.ok());
+  const std::string_view text = as_text((*weights)->bytes());
+  EXPECT_EQ(text, TempFolder::read(folder_ / "initial.safetensors"));  // and is there again
+  EXPECT_GT(resident_file_bytes() - before, static_cast<int64_t>(kLarge / 2));
+  MappedFile::let_go((*weights)->bytes());
+  EXPECT_LT(resident_file_bytes() - before, static_cast<int64_t>(kLarge / 4));
 }
 
 TEST_F(BundleFilesTest, SealedAgain_IsTheSame) {
