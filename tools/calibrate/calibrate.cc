@@ -142,10 +142,17 @@ absl::Status measure_step(int ranks, const CalibrationRequest& request, const St
   return absl::OkStatus();
 }
 
+// That many ranks on the host, or on a GPU each.
+RankTeam team_of(int ranks, const CalibrationRequest& request) {
+  RankTeam team = request.gpu.empty() ? RankTeam::of(ranks) : RankTeam::on_gpus(ranks, cat("cuda:", request.gpu));
+  team.rounds = request.rounds;
+  return team;
+}
+
 // One of `ranks` that each have cores of their own.
 absl::StatusOr<DeviceProfile> measure_host(int ranks, const DeviceProfile& base, const CalibrationRequest& request,
                                            double& noise) {
-  RankTeam team = RankTeam::of(ranks);
+  const RankTeam team = team_of(ranks, request);
   DeviceProfile device = base;
   device.source = cat("measured: ", ranks, ranks == 1 ? " rank" : " ranks at once", " of ", team.threads,
                       team.threads == 1 ? " thread" : " threads");
@@ -168,8 +175,7 @@ absl::StatusOr<DeviceProfile> measure_gpus(int ranks, const DeviceProfile& base,
   device.source = cat("measured: ", what, " at once; what is not measured as of ", base.name);
   settle_gpu_software(device.software);
   request.say(cat(what, ": launches, products, attention, copies, convolutions"));
-  PARTITA_ASSIGN_OR_RETURN(double kernel_noise,
-                           measure_gpu(RankTeam::on_gpus(ranks, cat("cuda:", request.gpu)), {}, device, request.say));
+  PARTITA_ASSIGN_OR_RETURN(double kernel_noise, measure_gpu(team_of(ranks, request), {}, device, request.say));
   noise = std::max(noise, kernel_noise);
   request.say(cat(what, ": whole steps"));
   PARTITA_RETURN_IF_ERROR(measure_step(ranks, request, kGpuStep, device));
@@ -236,9 +242,9 @@ absl::StatusOr<Calibration> calibrate(const CalibrationRequest& request) {
     if (on_gpus) preset.inner_link = "pcie";  // of one GPU: to none
     if (ranks > 1) {
       request.say(cat(ranks, " ranks: collectives"));
-      PARTITA_ASSIGN_OR_RETURN(LinkFit fit, on_gpus ? measure_links(RankTeam::on_gpus(ranks, cat("cuda:", request.gpu)),
-                                                                    LinkSizes::of_gpus())
-                                                    : measure_links(RankTeam::of(ranks), {}));
+      const RankTeam team = on_gpus ? RankTeam::on_gpus(ranks, cat("cuda:", request.gpu)) : RankTeam::of(ranks);
+      PARTITA_ASSIGN_OR_RETURN(LinkFit fit,
+                               measure_links(JoinedRanks::of(team), on_gpus ? LinkSizes::of_gpus() : LinkSizes{}));
       fit.link.kind = preset.inner_link = device.name;
       fit.link.source = cat("measured between ", ranks, on_gpus ? " GPUs" : " threads of one process");
       out.noise = std::max(out.noise, fit.noise);

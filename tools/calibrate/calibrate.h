@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "partitioner/planner/cluster/write_profile.h"
+#include "tools/calibrate/rank_team.h"
 
 namespace partita {
 
@@ -16,6 +17,7 @@ struct CalibrationRequest {
   // "sm_90": GPUs of that generation are measured, one for each rank. What is not, is taken from the built-in profile
   // `like`, or from the one that a GPU's name fits.
   std::string gpu, like;
+  int rounds = TimingLimits().rounds;                                       // of each kernel and message, at most
   std::function<void(const std::string&)> say = [](const std::string&) {};  // what is being measured
 };
 

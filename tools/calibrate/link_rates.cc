@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "partitioner/planner/rates/collective_time.h"
 #include "tools/calibrate/bound_kernel.h"
 
 namespace partita {
@@ -35,8 +34,10 @@ struct Buffer {
 };
 
 // The operation on `bytes` of the whole value, in place where it can be.
-rt::CollectiveOp operation(CollectiveKind kind, int64_t bytes, int rank, int ranks, float* buffer) {
+rt::CollectiveOp operation(CollectiveKind kind, int64_t bytes, const RankPlace& place, int64_t ranks, float* buffer) {
+  const int rank = place.rank, last = static_cast<int>(ranks) - 1;
   rt::CollectiveOp op;
+  op.group = place.group;
   op.label = "calibration";
   int64_t count = bytes / 4;
   op.output = buffer;
@@ -50,7 +51,7 @@ rt::CollectiveOp operation(CollectiveKind kind, int64_t bytes, int rank, int ran
       break;
     case CollectiveKind::kSend:  // each to the next one and from the one before
       op.kind = rt::CollectiveKind::kPermute, op.count = count, op.input = buffer, op.output = buffer + count;
-      op.to = (rank + 1) % ranks, op.from = (rank + ranks - 1) % ranks;
+      op.to = rank == last ? 0 : rank + 1, op.from = rank == 0 ? last : rank - 1;
       break;
     default:
       op.kind = rt::CollectiveKind::kAllReduce, op.count = count;
@@ -58,33 +59,39 @@ rt::CollectiveOp operation(CollectiveKind kind, int64_t bytes, int rank, int ran
   return op;
 }
 
-double predicted(const LinkProfile& link, int ranks, const Sample& s) {
-  DeviceGroup group;
-  group.devices_per_node = ranks;
-  group.links = {{link, ranks}};
-  return collective_time(group, s.kind, {s.kind == CollectiveKind::kSend ? 2 : ranks, 1}, s.bytes).seconds;
+double predicted(const JoinedRanks& ranks, const LinkProfile& link, const Sample& s) {
+  DeviceGroup group = ranks.group;
+  group.links.back().link = link;
+  const int64_t members = s.kind == CollectiveKind::kSend ? 2 : ranks.axis.size;
+  return collective_time(group, s.kind, {members, ranks.axis.stride}, s.bytes).seconds;
 }
 
-double misfit(const LinkProfile& link, int ranks, const std::vector<Sample>& samples) {
+double misfit(const JoinedRanks& ranks, const LinkProfile& link, const std::vector<Sample>& samples) {
   double sum = 0;
   for (const Sample& s : samples) {
-    double e = std::log(predicted(link, ranks, s) / s.seconds);
+    double e = std::log(predicted(ranks, link, s) / s.seconds);
     sum += e * e;
   }
   return sum;
 }
 
-LinkProfile fit(int ranks, const std::vector<Sample>& samples) {
+double mean_error(const JoinedRanks& ranks, const LinkProfile& link, const std::vector<Sample>& samples) {
+  double sum = 0;
+  for (const Sample& s : samples) sum += std::abs(predicted(ranks, link, s) / s.seconds - 1);
+  return sum / static_cast<double>(samples.size());
+}
+
+LinkProfile fit(const JoinedRanks& ranks, const std::vector<Sample>& samples) {
   LinkProfile link;
   link.bandwidth = 5e9, link.latency = 1e-5, link.half_bytes = 1e4;
-  double best = misfit(link, ranks, samples);
+  double best = misfit(ranks, link, samples);
   for (double factor = 4; factor > 1.005;) {
     bool moved = false;
     for (double LinkProfile::*member : {&LinkProfile::bandwidth, &LinkProfile::latency, &LinkProfile::half_bytes}) {
       for (double by : {factor, 1 / factor}) {
         LinkProfile next = link;
         next.*member *= by;
-        double e = misfit(next, ranks, samples);
+        double e = misfit(ranks, next, samples);
         if (e < best) best = e, link = next, moved = true;
       }
     }
@@ -96,50 +103,78 @@ LinkProfile fit(int ranks, const std::vector<Sample>& samples) {
 // The usual time of work that takes a core some milliseconds, then of that work and a small all-reduce: what is more,
 // and not the all-reduce itself, is waiting. Work is that of steps between collectives in training; waits hardly depend
 // on it.
-absl::StatusOr<double> wait_seconds(RankTeam team, const LinkProfile& link, int64_t size) {
+absl::StatusOr<double> wait_seconds(const JoinedRanks& ranks, const LinkProfile& link, int64_t size) {
   constexpr int64_t kRepeats = 3, kBytes = 4 << 10;
-  team.round_seconds = std::min(0.15, 50 * team.round_seconds), team.most_seconds *= 4;
+  TimingLimits limits = ranks.limits;
+  limits.round_seconds = std::min(0.15, 50 * limits.round_seconds), limits.most_seconds *= 4;
   const runtime::Step product = library_step("matmul", DType::kF32, {{size, size}, {size, size}}, {{size, size}});
   double usual[2];
   for (bool meets : {false, true}) {
-    PARTITA_ASSIGN_OR_RETURN(Timing t, team.time([&](const RankPlace& place) -> absl::StatusOr<RankWork> {
+    auto prepare = [&](const RankPlace& place) -> absl::StatusOr<RankWork> {
       PARTITA_ASSIGN_OR_RETURN(auto kernel, BoundKernel::make(product, place));
       PARTITA_ASSIGN_OR_RETURN(Buffer buffer, Buffer::make(place, kBytes));
-      rt::CollectiveOp op = operation(CollectiveKind::kAllReduce, kBytes, place.rank, team.ranks, buffer.at);
+      rt::CollectiveOp op = operation(CollectiveKind::kAllReduce, kBytes, place, ranks.axis.size, buffer.at);
       return RankWork([kernel, buffer, op, communicator = place.communicator, meets] {
         for (int64_t k = 0; k < kRepeats; ++k) kernel->run();
         return meets ? communicator->run(op) : absl::OkStatus();
       });
-    }));
+    };
+    PARTITA_ASSIGN_OR_RETURN(Timing t, ranks.time(prepare, limits));
     usual[meets] = t.seconds * (1 + t.noise);
   }
-  const double alone = predicted(link, team.ranks, {CollectiveKind::kAllReduce, kBytes, 0});
+  const double alone = predicted(ranks, link, {CollectiveKind::kAllReduce, kBytes, 0});
   return std::max(0.0, usual[1] - usual[0] - alone);
 }
 
-}  // namespace
-
-absl::StatusOr<LinkFit> measure_links(const RankTeam& team, const LinkSizes& sizes) {
-  LinkFit out;
+absl::StatusOr<std::vector<Sample>> take_samples(const JoinedRanks& ranks, const LinkSizes& sizes, double* noise) {
   std::vector<Sample> samples;
   for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
                               CollectiveKind::kSend}) {
     for (int64_t bytes : sizes.bytes) {
-      PARTITA_ASSIGN_OR_RETURN(Timing t, team.time([&](const RankPlace& place) -> absl::StatusOr<RankWork> {
+      auto prepare = [&](const RankPlace& place) -> absl::StatusOr<RankWork> {
         PARTITA_ASSIGN_OR_RETURN(Buffer buffer, Buffer::make(place, bytes));
-        rt::CollectiveOp op = operation(kind, bytes, place.rank, team.ranks, buffer.at);
+        rt::CollectiveOp op = operation(kind, bytes, place, ranks.axis.size, buffer.at);
+        PARTITA_RETURN_IF_ERROR(place.communicator->connect({&op, 1}));
         return RankWork([buffer, op, communicator = place.communicator] { return communicator->run(op); });
-      }));
+      };
+      PARTITA_ASSIGN_OR_RETURN(Timing t, ranks.time(prepare, ranks.limits));
       samples.push_back({kind, static_cast<double>(bytes), t.seconds});
-      out.noise += t.noise;
+      *noise += t.noise;
     }
   }
-  out.noise /= static_cast<double>(samples.size());
-  out.link = fit(team.ranks, samples);
-  for (const Sample& s : samples)
-    out.error += std::abs(predicted(out.link, team.ranks, s) / s.seconds - 1) / static_cast<double>(samples.size());
-  PARTITA_ASSIGN_OR_RETURN(out.link.wait_seconds, wait_seconds(team, out.link, sizes.product));
+  *noise /= static_cast<double>(samples.size());
+  return samples;
+}
+
+}  // namespace
+
+JoinedRanks JoinedRanks::of(const RankTeam& team) {
+  JoinedRanks ranks;
+  ranks.group.devices_per_node = team.ranks;
+  ranks.group.links = {{{}, team.ranks}};
+  ranks.axis = {team.ranks, 1};
+  ranks.limits = team;
+  ranks.time = [team](const PrepareRank& prepare, const TimingLimits& limits) {
+    RankTeam limited = team;
+    static_cast<TimingLimits&>(limited) = limits;
+    return limited.time(prepare);
+  };
+  return ranks;
+}
+
+absl::StatusOr<LinkFit> measure_links(const JoinedRanks& ranks, const LinkSizes& sizes) {
+  LinkFit out;
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<Sample> samples, take_samples(ranks, sizes, &out.noise));
+  out.link = fit(ranks, samples);
+  out.error = mean_error(ranks, out.link, samples);
+  PARTITA_ASSIGN_OR_RETURN(out.link.wait_seconds, wait_seconds(ranks, out.link, sizes.product));
   return out;
+}
+
+absl::StatusOr<double> prediction_error(const JoinedRanks& ranks, const LinkSizes& sizes) {
+  double noise = 0;
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<Sample> samples, take_samples(ranks, sizes, &noise));
+  return mean_error(ranks, ranks.group.links.back().link, samples);
 }
 
 }  // namespace partita

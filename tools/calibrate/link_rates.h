@@ -1,10 +1,11 @@
-// Collectives between the ranks of this host, fitted to the link that partitioner/planner/rates/collective_time prices
-// them by.
+// Collectives between ranks, fitted to the link that partitioner/planner/rates/collective_time prices them by.
 #pragma once
 
+#include <functional>
 #include <vector>
 
-#include "partitioner/planner/cluster/device_profile.h"
+#include "partitioner/planner/cluster/cluster.h"
+#include "partitioner/planner/rates/collective_time.h"
 #include "tools/calibrate/rank_team.h"
 
 namespace partita {
@@ -23,7 +24,20 @@ struct LinkSizes {
   static LinkSizes of_gpus() { return {{64 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20}, 4096}; }
 };
 
-// Two ranks or more, threads of one process: all-reduce, all-gather, reduce-scatter and sends.
-absl::StatusOr<LinkFit> measure_links(const RankTeam& team, const LinkSizes& sizes);
+// Ranks that are timed, two or more, and what joins them.
+struct JoinedRanks {
+  DeviceGroup group;  // what is looked for is the last level of its links
+  RankAxis axis;      // the ranks of one communicator
+  std::function<absl::StatusOr<Timing>(const PrepareRank&, const TimingLimits&)> time;
+  TimingLimits limits;
+
+  // Threads of one process.
+  static JoinedRanks of(const RankTeam& team);
+};
+
+// By all-reduce, all-gather, reduce-scatter and sends.
+absl::StatusOr<LinkFit> measure_links(const JoinedRanks& ranks, const LinkSizes& sizes);
+// The mean of |predicted / measured - 1| over those on ranks whose links are all known.
+absl::StatusOr<double> prediction_error(const JoinedRanks& ranks, const LinkSizes& sizes);
 
 }  // namespace partita

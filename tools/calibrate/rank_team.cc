@@ -25,14 +25,21 @@ double seconds(Clock::time_point from, Clock::time_point to) {
 constexpr size_t kFewestRounds = 7, kAgreeing = 3;
 constexpr double kAgreement = 0.02;
 
-// Whether the shortest rounds are so near each other that a longer wait would not find a much shorter one.
-bool settled(std::vector<double> samples) {
-  if (samples.size() < kFewestRounds) return false;
-  std::partial_sort(samples.begin(), samples.begin() + kAgreeing, samples.end());
-  return samples[kAgreeing - 1] <= samples[0] * (1 + kAgreement);
+}  // namespace
+
+bool settled(std::vector<double> rounds) {
+  if (!may_end(rounds)) return false;
+  std::partial_sort(rounds.begin(), rounds.begin() + kAgreeing, rounds.end());
+  return rounds[kAgreeing - 1] <= rounds[0] * (1 + kAgreement);
 }
 
-}  // namespace
+bool may_end(const std::vector<double>& rounds) { return rounds.size() >= kFewestRounds; }
+
+Timing timing_of(std::vector<double> rounds) {
+  std::sort(rounds.begin(), rounds.end());
+  const double best = rounds.front(), median = rounds[rounds.size() / 2];
+  return Timing{best, best > 0 ? median / best - 1 : 0};
+}
 
 RankTeam RankTeam::of(int ranks) {
   RankTeam team;
@@ -70,7 +77,7 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
     RankWork work;
     auto done_by_device = [&] { return device ? device->synchronize() : absl::OkStatus(); };
     auto start = [&]() -> absl::Status {
-      RankPlace place{rank, threads, nullptr, nullptr, program.get()};
+      RankPlace place{.rank = rank, .threads = threads, .program = program.get()};
       if (ranks > 1) {
         PARTITA_ASSIGN_OR_RETURN(control, world.communicator(rank));
         place.communicator = control.get();
@@ -114,7 +121,7 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
         samples.push_back(
             seconds(*std::min_element(begins.begin(), begins.end()), *std::max_element(ends.begin(), ends.end())) /
             static_cast<double>(calls));
-        bool late = samples.size() >= kFewestRounds && seconds(first, Clock::now()) > most_seconds;
+        bool late = may_end(samples) && seconds(first, Clock::now()) > most_seconds;
         done = late || settled(samples);  // all see it at the next barrier
       }
     }
@@ -123,9 +130,7 @@ absl::StatusOr<Timing> RankTeam::time(const PrepareRank& prepare) const {
   for (int r = 0; r < ranks; ++r) threads_of_ranks.emplace_back(rank_body, r);
   for (std::thread& t : threads_of_ranks) t.join();
   PARTITA_RETURN_IF_ERROR(runtime::outcome_of(results));
-  std::sort(samples.begin(), samples.end());
-  double best = samples.front(), median = samples[samples.size() / 2];
-  return Timing{best, best > 0 ? median / best - 1 : 0};
+  return timing_of(std::move(samples));
 }
 
 }  // namespace partita

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/communicate/collective.h"
@@ -18,12 +19,25 @@ struct Timing {
   double noise = 0;  // median over shortest round, less 1
 };
 
+// How long a timing goes on.
+struct TimingLimits {
+  double round_seconds = 0.003;  // a call that is shorter is repeated within a round
+  int rounds = 100;              // at most; a timing ends when its three shortest rounds agree,
+  double most_seconds = 0.7;     // or after so long, were there seven
+};
+// Whether the shortest rounds are so near each other that a longer wait would not find a much shorter one.
+bool settled(std::vector<double> rounds);
+// Whether there were so many that a timing may end at its limit.
+bool may_end(const std::vector<double>& rounds);
+Timing timing_of(std::vector<double> rounds);
+
 // What a rank has while it is timed.
 struct RankPlace {
-  int rank = 0, threads = 1;
+  int rank = 0, threads = 1;                      // of its group
   runtime::Communicator* communicator = nullptr;  // null for one rank; of the device's memory where there is a device
   runtime::Device* device = nullptr;              // null: the rank works on the host
   const runtime::Program* program = nullptr;      // what the device was opened for
+  runtime::GroupId group = runtime::kWorldGroup;  // the communicator's that it works with
 };
 
 // One rank's work: called again and again. What it puts on a device's queue is waited for at the end of a round.
@@ -32,11 +46,8 @@ using PrepareRank = std::function<absl::StatusOr<RankWork>(const RankPlace&)>;
 using OpenDevice =
     std::function<absl::StatusOr<std::unique_ptr<runtime::Device>>(const runtime::Program& program, int rank)>;
 
-struct RankTeam {
-  int ranks = 1, threads = 1;    // threads of each rank
-  double round_seconds = 0.003;  // a call that is shorter is repeated within a round
-  int rounds = 100;              // at most; a timing ends when its three shortest rounds agree,
-  double most_seconds = 0.7;     // or after so long, were there seven
+struct RankTeam : TimingLimits {
+  int ranks = 1, threads = 1;  // threads of each rank
 
   std::shared_ptr<const runtime::Program> program;  // of a GPU's target: each rank opens a device for it
   OpenDevice open_device = runtime::open_device;

@@ -21,6 +21,7 @@
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/plugin.h"
 #include "tools/calibrate/calibrate.h"
+#include "tools/calibrate/measure_job.h"
 #include "tools/cli/command.h"
 #include "tools/machine/cuda_toolkit.h"
 #include "tools/machine/processors.h"
@@ -192,6 +193,7 @@ void add_doctor(CLI::App& app, absl::Status& result) {
     bool json = false;
     std::string calibrate, target = "cpu:host";
     CalibrationRequest request;
+    JobRequest job;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("doctor", "what is installed here, what is missing, and how to get it");
@@ -205,13 +207,23 @@ void add_doctor(CLI::App& app, absl::Status& result) {
       ->check(CLI::Range(1, 1024))
       ->needs("--calibrate");
   verb->add_option("--target", flags->target,
-                   "what to calibrate: cpu:host, or cuda:sm_80, cuda:sm_90, cuda:sm_100 for this machine's GPUs")
-      ->needs("--calibrate");
+                   "what to measure: cpu:host, or cuda:sm_80, cuda:sm_90, cuda:sm_100 for this machine's GPUs");
   verb->add_option("--like", flags->request.like,
                    "the built-in profile that what is not measured of a GPU is taken from; default: by the GPU's name")
       ->needs("--target");
-  verb->callback([flags, &result] {
-    if (!flags->calibrate.empty()) {
+  auto* links = verb->add_option(
+      "--links", flags->job.file,
+      "measure what joins the ranks of a job that a launcher starts this in (mpirun, torchrun, srun), by their "
+      "collectives, and write it as links for --profiles to this YAML file");
+  links->excludes("--calibrate");
+  verb->add_option("--rounds", flags->job.rounds,
+                   "with --calibrate or --links: times that each kernel and message is measured, at most; "
+                   "fewer take less time, and hear more of what else runs")
+      ->check(CLI::Range(7, 10000));
+  flags->job.talk.add(*verb);
+  for (const char* option : {"--backend", "--interface", "--encrypt"}) verb->get_option(option)->needs(links);
+  verb->callback([flags, verb, &result] {
+    if (!flags->calibrate.empty() || !flags->job.file.empty()) {
       result = [&]() -> absl::Status {
         if (flags->target.starts_with("cuda:")) {
           flags->request.gpu = flags->target.substr(5);
@@ -219,8 +231,15 @@ void add_doctor(CLI::App& app, absl::Status& result) {
           return absl::InvalidArgumentError(
               cat("--target ", quote(flags->target), ": expected cpu:host, or cuda:sm_90 and the like"));
         }
+        flags->job.gpu = flags->request.gpu, flags->request.rounds = flags->job.rounds;
+        if (!flags->job.file.empty()) return measure_job(flags->job);
         return run_calibration(flags->calibrate, flags->request, flags->json);
       }();
+      return;
+    }
+    for (const char* option : {"--rounds", "--target"}) {
+      if (verb->count(option) == 0) continue;
+      result = absl::InvalidArgumentError(cat(option, " says how --calibrate or --links measures: say one of them"));
       return;
     }
     bool* json = &flags->json;

@@ -79,7 +79,7 @@ TEST(CalibrateGpu_Products, ArePredictedAsMeasured) {
 }
 
 TEST(CalibrateGpu_Links, AreMeasuredBetweenRanks) {
-  auto fit = measure_links(team_of(2), {.bytes = {4096, 65536}, .product = 16});
+  auto fit = measure_links(JoinedRanks::of(team_of(2)), {.bytes = {4096, 65536}, .product = 16});
   ASSERT_TRUE(fit.ok()) << fit.status();
   EXPECT_GT(fit->link.bandwidth, 0);
   EXPECT_GT(fit->link.latency, 0);
@@ -92,7 +92,7 @@ TEST(CalibrateGpu_FailingRank, EndsAll) {
     if (rank == 1) return absl::ResourceExhaustedError("no memory");
     return open_cuda_on_host(program, rank);
   };
-  auto fit = measure_links(team, {.bytes = {4096}, .product = 16});
+  auto fit = measure_links(JoinedRanks::of(team), {.bytes = {4096}, .product = 16});
   EXPECT_EQ(fit.status().message(), "no memory");
 }
 

@@ -20,7 +20,8 @@ using testing::HasSubstr;
 
 TEST(Calibrate, AMeasuredProfileIsWhatPlansAreMadeFrom) {
   TempFolder out;
-  Outcome measured = run_command(partita_program() + " doctor --calibrate " + (out / "local.yaml") + " --ranks 2");
+  Outcome measured =
+      run_command(partita_program() + " doctor --calibrate " + (out / "local.yaml") + " --ranks 2 --rounds 7");
   ASSERT_EQ(measured.code, 0) << measured.text;
   EXPECT_THAT(measured.text, HasSubstr("noise"));
   out.write("cluster.yaml", "preset: local-2\n");

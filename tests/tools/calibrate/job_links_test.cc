@@ -1,0 +1,83 @@
+// What joins the ranks of a job: its levels, that all ranks find the same, and the verb that a launcher starts.
+#include "tools/calibrate/job_links.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/cat.h"
+#include "tests/runtime/support/on_ranks.h"
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace partita {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<JobLinks> measured(int ranks, int per_node, std::vector<std::string>* said = nullptr) {
+  std::vector<JobLinks> found(static_cast<size_t>(ranks));
+  runtime::on_ranks(ranks, [&](int rank, runtime::Communicator* communicator) {
+    const JobRank job{.control = communicator, .data = communicator, .per_node = per_node};
+    auto links =
+        measure_job_links(job, {.bytes = {4096, 262144}, .product = 16}, {1e-4, 7, 0.05}, [&](const std::string& what) {
+          if (rank == 0 && said != nullptr) said->push_back(what);
+        });
+    ASSERT_TRUE(links.ok()) << links.status();
+    found[static_cast<size_t>(rank)] = *links;
+  });
+  return found;
+}
+
+TEST(JobLinks, AreOfTheLevelsThatThereAre) {
+  std::vector<std::string> said;
+  const std::vector<JobLinks> both = measured(4, 2, &said);
+  EXPECT_THAT(said, testing::ElementsAre("between the 2 ranks of each node", "between 2 nodes, 2 ranks of each at once",
+                                         "all ranks together"));
+  for (const JobLinks& links : both) {
+    ASSERT_TRUE(links.node && links.network);
+    EXPECT_GT(links.node->link.bandwidth, 0);
+    EXPECT_GT(links.network->link.latency, 0);
+    EXPECT_GT(links.error, 0);
+  }
+  const JobLinks node = measured(2, 2)[0], network = measured(2, 1)[0];
+  EXPECT_TRUE(node.node && !node.network);
+  EXPECT_TRUE(network.network && !network.node);
+  EXPECT_EQ(node.error, 0);
+}
+
+TEST(JobLinks, AreTheSameOnAllRanks) {
+  const std::vector<JobLinks> found = measured(2, 1);
+  EXPECT_EQ(found[0].network->link.bandwidth, found[1].network->link.bandwidth);
+  EXPECT_EQ(found[0].network->link.wait_seconds, found[1].network->link.wait_seconds);
+  EXPECT_EQ(found[0].noise, found[1].noise);
+}
+
+TEST(JobLinks_Command, WritesLinksThatPlansTake) {
+  TempFolder out;
+  const std::string links = out / "links.yaml";
+  const Outcome done =
+      run_command(cat("mpirun --oversubscribe -n 2 ", partita_program(), " doctor --links ", links, " --rounds 7"));
+  ASSERT_EQ(done.code, 0) << done.text;
+  EXPECT_THAT(done.text, HasSubstr("links: [{kind: measured-node}]"));
+  out.write("cluster.yaml", "device: cpu\ndevices_per_node: 2\nlinks: [{kind: measured-node}]\n");
+  const std::string model = std::string(PARTITA_TEST_DATA) + "/gpt2";
+  const Outcome plan =
+      run_command(cat(partita_program(), " plan ", model, "/model.onnx --train ", model, "/train.yaml --profiles ",
+                      links, " --cluster ", out / "cluster.yaml", " --pin data=2 -o ", out / "plan.json"));
+  EXPECT_EQ(plan.code, 0) << plan.text;
+  EXPECT_THAT(plan.text, HasSubstr("measured-node"));
+}
+
+TEST(JobLinks_Command, OfOneProcess_IsRefusedWithWhatToDo) {
+  const Outcome alone = run_command(partita_program() + " doctor --links links.yaml");
+  EXPECT_EQ(alone.code, 2) << alone.text;
+  EXPECT_THAT(alone.text, HasSubstr("mpirun -n 2 partita doctor --links links.yaml"));
+  const Outcome rounds = run_command(partita_program() + " doctor --rounds 9");
+  EXPECT_EQ(rounds.code, 2) << rounds.text;
+  EXPECT_THAT(rounds.text, HasSubstr("--rounds says how --calibrate or --links measures"));
+}
+
+}  // namespace
+}  // namespace partita
