@@ -81,6 +81,7 @@ def measure(args, name, sgemm, folder, log):
     sides = {"eager": Worker(args, "eager", name, folder, log)}
     if not args.quick:
         sides["compile"] = Worker(args, "compile", name, folder, log)
+        sides["jax"] = Worker(args, "jax", name, folder, log)
     rounds = {side: [] for side in (*sides, "partita")}
     rates = []
     for turn in range(2 if args.quick else args.rounds):
@@ -135,7 +136,7 @@ def machine():
 
 
 def table(results):
-    lines = ["| model | PyTorch eager | torch.compile | Partita | speed-up | share of sgemm | peak memory | of the better | compile | losses differ |", "|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| model | PyTorch eager | torch.compile | JAX | Partita | speed-up | share of sgemm | peak memory | of the better | compile | losses differ |", "|---|---|---|---|---|---|---|---|---|---|---|"]
 
     def ms(r, side):
         return f"{1e3 * r[side]['seconds']:.4g} ms" if side in r else "-"

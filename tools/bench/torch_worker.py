@@ -1,6 +1,7 @@
 """One side of the benchmark in a process of its own.
    torch_worker.py export MODEL FOLDER THREADS    writes model.onnx, train.yaml and data.npz; prints the step's FLOPs
    torch_worker.py eager|compile MODEL FOLDER THREADS    then, for each line on stdin, runs a round of steps and prints its times and losses
+   torch_worker.py jax MODEL FOLDER THREADS    the same, with the module as a function of JAX (torchax), compiled whole with optax's AdamW
    torch_worker.py sgemm DNNL - THREADS    the same with rounds of large products: GF/s of PyTorch and of the oneDNN library DNNL, medians, of the best size
 Prints one JSON object a line."""
 import ctypes
@@ -91,6 +92,51 @@ def train(kind, model, folder):
         optimizer.step()
         return value.item()
 
+    run_rounds(step, data, before)
+
+
+def train_with_jax(model, folder, threads):
+    import os
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # which is how XLA counts its threads
+    import jax
+    import optax
+    import torchax
+    before = peak_bytes()
+
+    class Loss(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = model.make()
+
+        def forward(self, *batch):
+            return models.loss_of(model, self.module, batch)
+
+    torch.manual_seed(0)
+    module = Loss()
+    trained = {name for name, _ in module.named_parameters()}
+    states, function = torchax.extract_jax(module)
+    parameters, buffers = ({k: v for k, v in states.items() if (k in trained) == chosen} for chosen in (True, False))
+    o = models.OPTIMIZER
+    optimizer = optax.adamw(o["lr"], *o["betas"], eps=o["eps"], weight_decay=o["weight_decay"])
+    moments = optimizer.init(parameters)
+
+    def update(parameters, moments, buffers, batch):
+        value, gradients = jax.value_and_grad(lambda p: function({**p, **buffers}, batch))(parameters)
+        changes, moments = optimizer.update(gradients, moments, parameters)
+        return optax.apply_updates(parameters, changes), moments, value
+
+    update = jax.jit(update, donate_argnums=(0, 1))
+
+    def step(batch):
+        nonlocal parameters, moments
+        parameters, moments, value = update(parameters, moments, buffers, batch)
+        return float(value)
+
+    data = models.batches(model, dict(np.load(f"{folder}/data.npz")))
+    run_rounds(step, [tuple(jax.numpy.asarray(x.numpy()) for x in batch) for batch in data], before)
+
+
+def run_rounds(step, data, before):
     first = True
     for _ in sys.stdin:
         seconds, losses = [], []
@@ -144,6 +190,8 @@ def main():
     if what == "sgemm":
         return sgemm(name)
     model = models.MODELS[name]
+    if what == "jax":
+        return train_with_jax(model, folder, int(threads))
     return export(model, folder) if what == "export" else train(what, model, folder)
 
 
