@@ -158,8 +158,8 @@ def where_table(results):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="tools/bench/run", description="Trains the same models, weights and batches with PyTorch (eager and torch.compile) and with Partita, one at a "
-                                     "time, in turns, and compares medians of a step. Speed-up: the better of the two PyTorch times over Partita's.")
+    parser = argparse.ArgumentParser(prog="tools/bench/run", description="Trains the same models, weights and batches with PyTorch (eager and torch.compile), JAX and Partita, one at a "
+                                     "time, in turns, and compares medians of a step. Speed-up: the best of the others' times over Partita's.")
     parser.add_argument("--partita", default=f"{HERE}/../../build/release/tools/partita")
     parser.add_argument("--only", default=",".join(NAMES), help="models, with commas: " + ", ".join(NAMES))
     parser.add_argument("--threads", type=int, default=2)
