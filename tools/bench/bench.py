@@ -143,7 +143,7 @@ def table(results):
 
     for r in results:
         p = r["partita"]
-        lines.append(f"| {r['model']} | {ms(r, 'eager')} | {ms(r, 'compile')} | {ms(r, 'partita')} | {r['speedup']:.2f} | {100 * p['share_of_sgemm']:.0f} % | "
+        lines.append(f"| {r['model']} | {ms(r, 'eager')} | {ms(r, 'compile')} | {ms(r, 'jax')} | {ms(r, 'partita')} | {r['speedup']:.2f} | {100 * p['share_of_sgemm']:.0f} % | "
                      f"{p['peak_bytes'] / 2**20:.0f} MiB | {r['memory_ratio']:.2f} | {r['compile_seconds']:.1f} s | {r['loss_difference']:.0e} |")
     return "\n".join(lines)
 
