@@ -8,10 +8,10 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "codegen/nvptx/assembler.h"
-#include "ir/type/tensor_type.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/program/batched_launches.h"
 #include "runtime/program/params.h"
+#include "runtime/program/program_check.h"
 #include "runtime/program/sides.h"
 
 namespace partita::counts {
@@ -34,8 +34,6 @@ bool is_one_of(const std::string& name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-int64_t bytes_of(const Operand& o) { return o.dtype == DType::kInvalid ? 0 : byte_size({o.dtype, o.shape}); }
-
 Precision precision_of(const Step& step) {
   switch (step.operands[0].dtype) {
     case DType::kBF16:
@@ -52,7 +50,6 @@ Precision precision_of(const Step& step) {
 // What two steps have to share to be one row.
 std::string key_of(const Step& step) {
   std::string key = cat(step.name, " ", step.units);
-  std::vector<const void*> seen;
   for (const Operand& o : step.operands) {
     append(key, " ", dtype_name(o.dtype));
     for (int64_t n : o.shape) append(key, ",", n);
@@ -114,9 +111,10 @@ class Counter {
       if (o.dtype != DType::kI32 && o.dtype != DType::kI64) continue;
       const int64_t low = std::max<int64_t>(input.bounds.known() ? input.bounds.low : 0, 0);
       const int64_t high = input.bounds.known() ? std::max(input.bounds.high, low + 1) : 2;
+      const int64_t count = runtime::operand_bytes(o) / dtype_size(o.dtype);
       for (int64_t slot = 0; slot < program_.slots; ++slot) {
         std::byte* at = address(o) + slot * o.address.slot_stride;
-        for (int64_t k = 0; k < bytes_of(o) / dtype_size(o.dtype); ++k) {
+        for (int64_t k = 0; k < count; ++k) {
           const int64_t drawn = std::uniform_int_distribution<int64_t>(low, high - 1)(random_);
           std::memcpy(at + k * dtype_size(o.dtype), &drawn, static_cast<size_t>(dtype_size(o.dtype)));
         }
@@ -128,9 +126,10 @@ class Counter {
   void draw_operands(const Step& step) {
     for (int k = 0; k < step.inputs; ++k) {
       const Operand& o = step.operands[static_cast<size_t>(k)];
-      if (o.dtype != DType::kF32 || bytes_of(o) > kDrawnBytes || o.address.region == Region::kConstant) continue;
+      const int64_t bytes = runtime::operand_bytes(o);
+      if (o.dtype != DType::kF32 || bytes > kDrawnBytes || o.address.region == Region::kConstant) continue;
       auto* at = reinterpret_cast<float*>(address(o));
-      for (int64_t n = 0; n < bytes_of(o) / 4; ++n) at[n] = std::uniform_real_distribution<float>(0, 1)(random_);
+      for (int64_t n = 0; n < bytes / 4; ++n) at[n] = std::uniform_real_distribution<float>(0, 1)(random_);
     }
   }
 
@@ -183,7 +182,8 @@ class Counter {
       for (size_t k = 0; k < step->operands.size(); ++k) {
         const bool reads = static_cast<int>(k) < step->inputs;
         const Operand& o = step->operands[k];
-        all.push_back({reinterpret_cast<uint64_t>(address(o)), static_cast<uint64_t>(bytes_of(o)), reads, !reads});
+        all.push_back(
+            {reinterpret_cast<uint64_t>(address(o)), static_cast<uint64_t>(runtime::operand_bytes(o)), reads, !reads});
       }
     }
     return all;
@@ -225,7 +225,7 @@ class Counter {
     std::set<const std::byte*> read;
     for (size_t k = 0; k < step.operands.size(); ++k) {
       const Operand& o = step.operands[k];
-      const auto bytes = static_cast<double>(bytes_of(o));
+      const auto bytes = static_cast<double>(runtime::operand_bytes(o));
       if (static_cast<int>(k) >= step.inputs)
         row.least_written += bytes;
       else if (read.insert(address(o)).second)
@@ -233,7 +233,7 @@ class Counter {
     }
     const std::string epilogue = runtime::text_param(step.params, "epilogue", "");
     if (epilogue.find("accumulate") != std::string::npos)
-      row.least_read += static_cast<double>(bytes_of(step.operands[static_cast<size_t>(step.inputs)]));
+      row.least_read += static_cast<double>(runtime::operand_bytes(step.operands[static_cast<size_t>(step.inputs)]));
     row.is_product = row.kind == RowKind::kVendor;
     if (row.is_product) row.precision = precision_of(step);
   }
