@@ -70,6 +70,7 @@ absl::StatusOr<JobLinks> measure_job_links(const JobRank& job, const LinkSizes& 
   JobLinks out;
   DeviceGroup group;
   group.nodes = nodes, group.devices_per_node = here;
+  if (job.device != nullptr) group.device.host_update_rate = 1;  // no host: collectives are NCCL's
   auto joined = [&](int span, int stride) -> absl::StatusOr<JoinedRanks> {
     const std::vector<int> list = members(rank, span, stride);
     PARTITA_ASSIGN_OR_RETURN(const rt::GroupId id, job.data->create_group(list));

@@ -15,6 +15,8 @@ namespace {
 
 namespace rt = runtime;
 
+constexpr double kLongEnough = 0.25;  // seconds of a collective, next to which all but bandwidth is small
+
 struct Sample {
   CollectiveKind kind;
   double bytes, seconds;
@@ -140,6 +142,7 @@ absl::StatusOr<std::vector<Sample>> take_samples(const JoinedRanks& ranks, const
       PARTITA_ASSIGN_OR_RETURN(Timing t, ranks.time(prepare, ranks.limits));
       samples.push_back({kind, static_cast<double>(bytes), t.seconds});
       *noise += t.noise;
+      if (t.seconds > kLongEnough) break;  // the same on all ranks
     }
   }
   *noise /= static_cast<double>(samples.size());
@@ -151,6 +154,7 @@ absl::StatusOr<std::vector<Sample>> take_samples(const JoinedRanks& ranks, const
 JoinedRanks JoinedRanks::of(const RankTeam& team) {
   JoinedRanks ranks;
   ranks.group.devices_per_node = team.ranks;
+  if (team.program != nullptr) ranks.group.device.host_update_rate = 1;  // no host: collectives are NCCL's
   ranks.group.links = {{{}, team.ranks}};
   ranks.axis = {team.ranks, 1};
   ranks.limits = team;
@@ -174,7 +178,9 @@ absl::StatusOr<LinkFit> measure_links(const JoinedRanks& ranks, const LinkSizes&
 absl::StatusOr<double> prediction_error(const JoinedRanks& ranks, const LinkSizes& sizes) {
   double noise = 0;
   PARTITA_ASSIGN_OR_RETURN(const std::vector<Sample> samples, take_samples(ranks, sizes, &noise));
-  return mean_error(ranks, ranks.group.links.back().link, samples);
+  LinkProfile link = ranks.group.links.back().link;
+  link.wait_seconds = 0;  // ranks that are measured do not work in between
+  return mean_error(ranks, link, samples);
 }
 
 }  // namespace partita

@@ -117,8 +117,8 @@ void messages(const Transfer& t, const MessageFunction& message) {
     pat(n, t.bytes, message);
   } else if (t.algorithm == "multicast") {
     each_to_each(n, 2 * share, message);
-  } else if (t.algorithm == "all-to-all") {
-    each_to_each(n, share, message);
+  } else if (t.algorithm == "all-to-all" || t.algorithm == "direct") {
+    each_to_each(n, passes * share, message);
   } else {
     ring(n, passes * share * static_cast<double>(n - 1), message);
   }

@@ -2,6 +2,9 @@
 // leaves each node through the network cards of all its members, so the network's share of a rank grows with them.
 //
 //   16 ranks as 2 nodes of 8, 25 GB/s a card, 300 GB/s inside: min(300, 8 x 25) = 200 GB/s
+//
+// Those are NCCL's. Ranks of hosts send to each other directly: what is summed leaves a node as often as there are
+// ranks on others that add up a part of it, so that levels are worth more there (docs/parallelism.md).
 #include "partitioner/planner/rates/collective_time.h"
 
 #include <algorithm>
@@ -78,6 +81,19 @@ double pat(const Level& l, double bytes) {
          n * kRank;
 }
 
+// Of hosts (runtime/communicate/collective_algorithms.h): every rank to every other, each link with what goes over it.
+// A gather or a scatter sends 1/n of the bytes to each, a short sum all of them.
+double direct(const std::vector<Level>& at, double bytes, double each) {
+  double seconds = 0, latency = 0, inside = 1;
+  for (const Level& l : at) {
+    const double peers = inside * (l.members - 1);
+    seconds = std::max(seconds, peers * each * inverse_bandwidth(*l.link, bytes));
+    latency += peers * l.link->latency;
+    inside *= l.members;
+  }
+  return seconds + latency;
+}
+
 }  // namespace
 
 CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, RankAxis axis, double bytes) {
@@ -90,6 +106,14 @@ CollectiveTime collective_time(const DeviceGroup& group, CollectiveKind kind, Ra
     if (best.seconds < 0 || seconds < best.seconds) best = {seconds, name};
   };
   const LinkProfile& outer = *at.back().link;
+  const bool hosts = group.device.host_update_rate == 0;
+  if (hosts && kind != CollectiveKind::kSend && kind != CollectiveKind::kAllToAll) {
+    constexpr double kShort = 4096;  // kSmallReduceBytes
+    const bool sum = kind == CollectiveKind::kAllReduce;
+    offer(sum && bytes <= kShort ? direct(at, bytes, bytes) : (sum ? 2 : 1) * direct(at, bytes, bytes / n), "direct");
+    best.seconds += outer.wait_seconds;
+    return best;
+  }
   switch (kind) {
     case CollectiveKind::kSend: {
       offer(bytes * inverse_bandwidth(outer, bytes) + outer.latency, "send");

@@ -80,7 +80,7 @@ TEST(Exchanges, GathersHideUnderTheFirstForwardPart) {
   };
   for (int zero : {1, 2}) EXPECT_LT(gathers(zero, true, 1, 2), 0.3 * gathers(zero, false, 1, 2)) << zero;
   EXPECT_LT(gathers(1, true, 1, 8), 0.1 * gathers(1, false, 1, 8));
-  EXPECT_NEAR(gathers(1, true, 2, 2), gathers(1, false, 2, 2), 1e-9);
+  EXPECT_GT(gathers(1, true, 2, 2), 0.99 * gathers(1, false, 2, 2));  // hosts' are no rings
   // With one micro-batch they stand among the sums, a unit ahead.
   EXPECT_LT(gathers(1, true, 2, 16), 0.5 * gathers(1, false, 2, 16));
 }

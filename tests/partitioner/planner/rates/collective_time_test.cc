@@ -11,6 +11,7 @@ namespace {
 DeviceGroup two_nodes() {
   DeviceGroup g;
   g.nodes = 2, g.devices_per_node = 4;
+  g.device.host_update_rate = 1e9;  // no hosts
   LinkLevel inner, outer;
   inner.link.bandwidth = 100e9, inner.group = 4;
   outer.link.bandwidth = 10e9, outer.group = 8;
@@ -34,6 +35,23 @@ TEST(CollectiveCost, AcrossNodes) {
   CollectiveTime t = collective_time(g, CollectiveKind::kAllGather, {8, 1}, 1e9);
   EXPECT_DOUBLE_EQ(t.seconds, 0.021875);
   EXPECT_EQ(t.algorithm, "ring");
+}
+
+// Each rank sends a part to each other: of a node's 4 x 1/8 GB for the other one, 10 GB/s a rank.
+TEST(CollectiveCost, HostsSendToEachOtherDirectly) {
+  DeviceGroup g = two_nodes();
+  g.device.host_update_rate = 0;
+  const CollectiveTime t = collective_time(g, CollectiveKind::kAllReduce, {8, 1}, 1e9);
+  EXPECT_EQ(t.algorithm, "direct");
+  EXPECT_DOUBLE_EQ(t.seconds, 2 * 4 * 0.125 / 10);
+  EXPECT_DOUBLE_EQ(collective_time(g, CollectiveKind::kReduceScatter, {2, 4}, 1e9).seconds, 0.05);
+  // In levels: 3/4 of it within each node, then a quarter between ranks of the same place.
+  const double levels = 2 * (0.75 / 100 + 0.5 * 0.25 / 10);
+  EXPECT_LT(levels, t.seconds / 2);
+  // Few bytes are sent to all, who add them up themselves.
+  for (LinkLevel& l : g.links) l.link.latency = 1e-5;
+  EXPECT_NEAR(collective_time(g, CollectiveKind::kAllReduce, {8, 1}, 4).seconds, 7e-5, 1e-8);
+  EXPECT_NEAR(collective_time(g, CollectiveKind::kAllReduce, {8, 1}, 8192).seconds, 2 * 7e-5, 1e-5);
 }
 
 // NCCL's parallel aggregated trees: log2(n) hops, with one rank in a node.

@@ -279,6 +279,7 @@ TEST(Traffic, AlgorithmsSendWhatTheyMust) {
     for (auto [collective, algorithm] : {std::pair{"all_reduce", "ring"},
                                          {"all_reduce", "tree"},
                                          {"all_reduce", "multicast"},
+                                         {"all_reduce", "direct"},
                                          {"all_gather", "ring"},
                                          {"reduce_scatter", "pat"},
                                          {"all_to_all", "all-to-all"}}) {
