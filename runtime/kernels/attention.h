@@ -7,6 +7,7 @@
 #include "runtime/kernels/compute_operand.h"
 #include "runtime/kernels/kernel_request.h"
 #include "runtime/kernels/tile_ops.h"
+#include "runtime/kernels/transpose.h"
 
 namespace partita::runtime {
 
@@ -31,18 +32,10 @@ struct AttentionShape {
   int64_t query_begin(int64_t j) const { return causal ? std::clamp<int64_t>(j - (t - s), 0, s) : 0; }
 };
 
-// to[d][columns] = rows j0 .. of a matrix [t, d], transposed; `columns` >= count, the rest zero.
+// to[d][columns] = `count` rows of a matrix [t, d], transposed; `columns` >= count, the rest zero.
 template <typename T>
 void pack_transposed(const T* from, int64_t count, int64_t d, T* to, int64_t columns) {
-  constexpr int64_t kBlock = 32;  // rows whose cache lines stay at hand
-  for (int64_t j0 = 0; j0 < count; j0 += kBlock) {
-    const int64_t width = std::min(kBlock, count - j0);
-    for (int64_t i = 0; i < d; ++i) {
-      const T* column = from + j0 * d + i;
-      T* row = to + i * columns + j0;
-      for (int64_t j = 0; j < width; ++j) row[j] = column[j * d];
-    }
-  }
+  transpose(to, columns, from, d, count, d);
   for (int64_t i = 0; i < d && count < columns; ++i) std::fill(to + i * columns + count, to + (i + 1) * columns, T(0));
 }
 
