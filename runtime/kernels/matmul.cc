@@ -11,6 +11,7 @@
 #include "runtime/kernels/matmul_plan.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/kernels/table.h"
+#include "runtime/kernels/thin_matmul.h"
 #include "runtime/kernels/tile_ops.h"
 
 namespace partita::runtime {
@@ -228,6 +229,7 @@ Kernel make_matmul(const KernelRequest& r) {
   if (plan.k == 0 && !plan.bias && !plan.accumulate)
     return make_kernel(
         [bytes](std::span<std::byte* const> b) { std::memset(b.back(), 0, static_cast<size_t>(bytes)); });
+  if (is_thin(plan, dtype)) return make_thin_matmul(r, plan);
   // Few rows against a transposed B: to copy B into panels, as the BLAS entry does, is most of the work.
   const bool few_rows = plan.transpose_b && !plan.transpose_a && plan.m <= 64;
   if (dtype == DType::kF32 && plan.batch.empty() && !plan.bias && plan.activation == Activation::kNone && plan.k != 0 &&

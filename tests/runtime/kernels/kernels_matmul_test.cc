@@ -127,6 +127,20 @@ TEST(Matmul, Threads_GiveTheSameBitsInF64) {
             run_one("matmul", {a, b}, zeros(DType::kF64, {300, 150}), {}, 4).values);
 }
 
+TEST(Matmul, AFewRowsByATransposedMatrix_EqualLoopsWithAnyNumberOfThreads) {
+  for (int64_t rows : {16, 32}) {
+    const Case c{{}, {}, rows, 131, 517};
+    const TestTensor a = random_tensor(DType::kF32, {c.m, c.k}, 1), b = random_tensor(DType::kF32, {c.n, c.k}, 2);
+    std::vector<TestTensor> found;
+    for (int threads : {1, 2, 3})
+      found.push_back(
+          run_one("matmul", {a, b}, zeros(DType::kF32, {c.m, c.n}), {{"transpose_b", int64_t{1}}}, threads));
+    expect_close(found[0], reference(c, a, b, false, true).values, tolerance_of(DType::kF32), "one thread");
+    EXPECT_EQ(found[1].values, found[0].values);
+    EXPECT_EQ(found[2].values, found[0].values);
+  }
+}
+
 TEST(Matmul, Misfit_IsRefused) {
   std::vector<TestTensor> out = {zeros(DType::kF32, {2, 3})};
   EXPECT_EQ(run_kernel("matmul", {zeros(DType::kF32, {2, 4}), zeros(DType::kF32, {5, 3})}, out).code(),
