@@ -138,6 +138,14 @@ void sgemm(const Plan& p, const Blocks& blocks, const float* a, const float* b, 
   }
 }
 
+// Products so small that the BLAS entry takes as long to begin as they take: multiplications, and columns of C in whole
+// vectors.
+constexpr int64_t kTiny = 1 << 17, kTinyColumns = 16;
+
+bool is_tiny(const Plan& p) {
+  return p.batch.empty() && !p.transpose_b && p.n % kTinyColumns == 0 && p.k != 0 && p.m * p.n * p.k <= kTiny;
+}
+
 template <typename A>
 A activate(A x, Activation activation) {
   if constexpr (std::is_floating_point_v<A>) {
@@ -230,6 +238,12 @@ Kernel make_matmul(const KernelRequest& r) {
     return make_kernel(
         [bytes](std::span<std::byte* const> b) { std::memset(b.back(), 0, static_cast<size_t>(bytes)); });
   if (is_thin(plan, dtype)) return make_thin_matmul(r, plan);
+  if (dtype == DType::kF32 && is_tiny(plan) && !plan.bias && plan.activation == Activation::kNone) {
+    return make_kernel([plan](std::span<std::byte* const> b) {
+      tile_ops<float>().gemm(as<float>(b[2]), plan.n, as<float>(b[0]), plan.a_row(), plan.a_column(), as<float>(b[1]),
+                             plan.n, plan.m, plan.n, plan.k, plan.accumulate);
+    });
+  }
   // Few rows against a transposed B: to copy B into panels, as the BLAS entry does, is most of the work.
   const bool few_rows = plan.transpose_b && !plan.transpose_a && plan.m <= 64;
   if (dtype == DType::kF32 && plan.batch.empty() && !plan.bias && plan.activation == Activation::kNone && plan.k != 0 &&

@@ -5,8 +5,7 @@
 
 namespace partita::runtime {
 
-// Whether it is one f32 product of 16 or 32 rows by a transposed matrix, large enough to be worth it, and no more than
-// the product.
+// Whether it is one f32 product of 16 or 32 rows by a transposed matrix, and no more than the product.
 bool is_thin(const MatmulPlan& plan, DType dtype);
 
 // The result has the same bits for any number of threads.

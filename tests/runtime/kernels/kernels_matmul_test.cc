@@ -46,10 +46,12 @@ class MatmulTypes : public ::testing::TestWithParam<DType> {};
 
 TEST_P(MatmulTypes, AllLayouts_EqualLoops) {
   const DType dtype = GetParam();
-  const Case cases[] = {{{}, {}, 5, 7, 3},         {{}, {}, 65, 70, 130},           {{}, {}, 1, 33, 300},
-                        {{2, 3}, {2, 3}, 4, 5, 6}, {{2, 3}, {1, 1}, 9, 17, 8},      {{1, 3}, {2, 3}, 4, 16, 2},
-                        {{2, 1}, {2, 3}, 4, 5, 6}, {{2, 1, 2}, {1, 3, 2}, 3, 4, 5}, {{4}, {1}, 1, 1, 1},
-                        {{1, 1}, {2, 2}, 3, 2, 40}};
+  const Case cases[] = {{{}, {}, 5, 7, 3},          {{}, {}, 65, 70, 130},
+                        {{}, {}, 1, 33, 300},       {{2, 3}, {2, 3}, 4, 5, 6},
+                        {{2, 3}, {1, 1}, 9, 17, 8}, {{1, 3}, {2, 3}, 4, 16, 2},
+                        {{2, 1}, {2, 3}, 4, 5, 6},  {{2, 1, 2}, {1, 3, 2}, 3, 4, 5},
+                        {{4}, {1}, 1, 1, 1},        {{1, 1}, {2, 2}, 3, 2, 40},
+                        {{}, {}, 9, 32, 11},        {{}, {}, 16, 5, 9}};
   for (const Case& c : cases) {
     for (int transposed = 0; transposed < 4; ++transposed) {
       const bool ta = transposed & 1, tb = transposed & 2;
