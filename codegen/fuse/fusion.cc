@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "ir/nest/reduction_order.h"
 
 namespace partita {
 namespace {
@@ -231,6 +232,7 @@ class Fuser {
       std::sort(producers.rbegin(), producers.rend());
       for (NodeId p : producers) try_merge(group_of_[n], group_of_[p]);
       if (code_.roles[n] == NodeRole::kReduction) join_siblings(static_cast<NodeId>(n));
+      if (graph_.nodes[n].segment == Segment::kUpdate && !code_.on_gpu) join_total(static_cast<NodeId>(n));
     }
     for (size_t g = 0; g < groups_.size() && code_.on_gpu; ++g) join_alike(static_cast<int>(g));
   }
@@ -285,6 +287,27 @@ class Fuser {
         if (try_merge(group_of_[n], group_of_[r])) return;
       }
     }
+  }
+
+  // An update joins the sweep that sums up the gradient it reads (for the norm of all gradients, say, where the update
+  // does not wait for it): a sweep less over all gradients. Not a sweep that one thread does though there is work for
+  // more: the update alone is divided.
+  void join_total(NodeId n) {
+    if (code_.roles[n] != NodeRole::kElementwise) return;
+    const int64_t size = elements(graph_.type(graph_.nodes[n].outputs[0]).shape);
+    for (ValueId v : leaves_[n]) {
+      if (elements(graph_.type(v).shape) != size) continue;
+      for (const NodeId r : readers_[v]) {
+        if (r > n || code_.roles[r] != NodeRole::kReduction || !is_divided(group_of_[r], size)) continue;
+        if (try_merge(group_of_[n], group_of_[r])) return;
+      }
+    }
+  }
+
+  bool is_divided(int g, int64_t size) const {
+    if (size <= kUnitPoints || !groups_[g].nests) return true;
+    const auto code = build_group(code_, groups_[g].nodes, outputs_of(groups_[g].nodes));
+    return code && !code->nests.empty() && units(code->nests[0].nest) > 1;
   }
 
   // The node in whose place a group runs: the first one with a result that is stored. A sum that is accumulated, which

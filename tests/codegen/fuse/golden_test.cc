@@ -149,5 +149,39 @@ TEST(Nests_BiasGradient, AloneSumsAlongColumnsOfLanes) {
 )");
 }
 
+TEST(Nests_Update, JoinsTheSweepThatSumsUpItsGradient) {
+  Builder b;
+  const TensorType t{DType::kF32, {10, 100}};
+  const ValueId p = b.state({.name = "p"}, t), g = b.input("g", t), rate = b.input("rate", {DType::kF32, {}});
+  b.context().segment = Segment::kUpdate;
+  b.output("norm", b.reduce_sum(b.mul(g, g), {0, 1}, false));
+  b.set_next("p", b.emit("opt_sgd", {p, g, rate}));
+  EXPECT_EQ(nests(b.graph()), R"(update kernel (opt_sgd) rows [] columns [1000]: f32 f32 f32 -> f32 f32
+  1 rows a unit
+  %0 = load 0 [1]
+  %1 = mul %0 %0
+  %2 = sum over columns of %1
+  %3 = load 1 [1]
+  %4 = load 2 [0]
+  %5 = mul %4 %0
+  %6 = sub %3 %5
+  store 3 [0] = %2
+  store 4 [1] = %6
+)");
+}
+
+// One thread sums up a gradient of this shape; more take the update.
+TEST(Nests_Update, StaysDividedWhereTheSumIsNot) {
+  Builder b;
+  const TensorType t{DType::kF32, {300, 100}};
+  const ValueId p = b.state({.name = "p"}, t), g = b.input("g", t), rate = b.input("rate", {DType::kF32, {}});
+  b.context().segment = Segment::kUpdate;
+  b.output("norm", b.reduce_sum(b.mul(g, g), {0, 1}, false));
+  b.set_next("p", b.emit("opt_sgd", {p, g, rate}));
+  const std::string text = nests(b.graph());
+  EXPECT_NE(text.find("update kernel (reduce_sum) rows [] columns [30000]: f32 -> f32\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("update kernel (opt_sgd) rows [8] columns [4096]"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace partita
