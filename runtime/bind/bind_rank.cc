@@ -38,8 +38,8 @@ struct HostRanks {
   size_t alike = 0;            // of them, those that may use the same processors as this one
 };
 
-int64_t card_of(int gpu) {
-  const std::optional<PciAddress> at = gpu < 0 ? std::nullopt : gpu_address(gpu);
+int64_t card_of(int gpu, bool several_ranks) {
+  const std::optional<PciAddress> at = gpu < 0 ? std::nullopt : gpu_address(gpu, several_ranks);
   return at ? card_address(at->domain, at->bus, at->device) : -1;
 }
 
@@ -93,7 +93,7 @@ int threads_of(const std::vector<int>& allowed, const HostRanks& host) {
 absl::StatusOr<RankBinding> bind_rank(Communicator* communicator, BindMode mode, int gpu) {
   const std::vector<int> allowed = allowed_processors();
   const Site site{static_cast<int64_t>(host_key()), static_cast<int64_t>(checksum64(std::as_bytes(std::span(allowed)))),
-                  card_of(mode == BindMode::kNone ? -1 : gpu)};
+                  card_of(mode == BindMode::kNone ? -1 : gpu, communicator != nullptr && communicator->size() > 1)};
   PARTITA_ASSIGN_OR_RETURN(const HostRanks host, ranks_of_host(communicator, site));
   RankBinding binding{threads_of(allowed, host), {}};
   const size_t ranks = host.cards.size();

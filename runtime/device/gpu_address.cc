@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include "runtime/device/cuda_environment.h"
+
 namespace partita::runtime {
 namespace {
 
@@ -10,7 +12,8 @@ constexpr int kBus = 33, kDevice = 34, kDomain = 50;  // CU_DEVICE_ATTRIBUTE_PCI
 
 }  // namespace
 
-std::optional<PciAddress> gpu_address(int number) {
+std::optional<PciAddress> gpu_address(int number, bool several_ranks) {
+  prepare_cuda_environment(several_ranks);
   void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) return std::nullopt;
   const auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));

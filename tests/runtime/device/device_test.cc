@@ -3,10 +3,12 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/device/gpu_address.h"
 #include "runtime/execute/executor.h"
 #include "runtime/launch/plugin.h"
 #include "runtime/program/sides.h"
@@ -37,6 +39,18 @@ bool has_gpu() {
 TEST(Device_OfACpuProgram, IsNone) {
   EXPECT_FALSE(needs_device(program_for("cpu:x86-64-v3")));
   EXPECT_TRUE(needs_device(program_for("cuda:sm_90")));
+}
+
+// Asked where a GPU is, the driver has read its environment: what runs of several ranks need is there before.
+TEST(GpuAddress, IsAskedForWhenTheEnvironmentIsReady) {
+  ::unsetenv("CUDA_MODULE_LOADING");
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4", 1);
+  (void)gpu_address(0, /*several_ranks=*/false);
+  EXPECT_EQ(::getenv("CUDA_MODULE_LOADING"), nullptr);
+  (void)gpu_address(0, /*several_ranks=*/true);
+  EXPECT_STREQ(::getenv("CUDA_MODULE_LOADING"), "EAGER");
+  EXPECT_STREQ(::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "4") << "what somebody has said stays";
+  ::unsetenv("CUDA_MODULE_LOADING"), ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
 }
 
 TEST(Device_WithoutModule, SaysWhereItWasLookedFor) {
