@@ -5,11 +5,13 @@
 
 #include "base/cat.h"
 #include "base/checksum.h"
+#include "base/host/processors.h"
 #include "base/mix64.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/data/order/permutation.h"
 #include "runtime/data/sample_reader.h"
+#include "runtime/files/in_parallel.h"
 
 namespace partita::runtime {
 namespace {
@@ -37,30 +39,44 @@ class SyntheticReader : public SampleReader {
   std::string describe() const override { return "synthetic data"; }
 
   absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const override {
-    const int64_t first = run.first, count = run.count;
     const Column& c = columns_[static_cast<size_t>(input)];
     const int64_t bytes = c.elements * dtype_size(c.to);
-    for (int64_t i = 0; i < count; ++i) {
-      std::byte* to = out.data() + i * bytes;
+    const bool large = run.count * c.elements >= kWorthThreads;
+    in_parallel(large ? threads_ : 1, static_cast<size_t>(run.count), [&](size_t i) {
+      std::byte* to = out.data() + static_cast<int64_t>(i) * bytes;
       if (!c.constant.empty()) {
         std::copy(c.constant.begin(), c.constant.end(), to);
-        continue;
+      } else {
+        draw(c, mix64(c.key, static_cast<uint64_t>(run.first) + i), to);
       }
-      const uint64_t key = mix64(c.key, static_cast<uint64_t>(first + i));
-      for (int64_t e = 0; e < c.elements; ++e) {
-        const uint64_t bits = mix64(key, static_cast<uint64_t>(e));
-        const int64_t whole =
-            static_cast<int64_t>((static_cast<unsigned __int128>(bits) * static_cast<uint64_t>(c.range)) >> 64);
-        const float real = near_normal(bits);
-        c.convert(
-            is_float(c.to) ? reinterpret_cast<const std::byte*>(&real) : reinterpret_cast<const std::byte*>(&whole),
-            to + e * dtype_size(c.to), 1);
-      }
-    }
+    });
     return absl::OkStatus();
   }
 
  private:
+  static constexpr int64_t kWorthThreads = 1 << 20;  // elements of a batch
+
+  // A sample's elements, some at a time.
+  static void draw(const Column& c, uint64_t key, std::byte* to) {
+    constexpr int64_t kSome = 512;
+    float reals[kSome];
+    int64_t whole[kSome];
+    const uint64_t range = static_cast<uint64_t>(c.range);
+    for (int64_t first = 0; first < c.elements; first += kSome) {
+      const int64_t count = std::min(kSome, c.elements - first);
+      const auto bits = [&](int64_t e) { return mix64(key, static_cast<uint64_t>(first + e)); };
+      if (is_float(c.to)) {
+        for (int64_t e = 0; e < count; ++e) reals[e] = near_normal(bits(e));
+      } else {
+        for (int64_t e = 0; e < count; ++e)
+          whole[e] = static_cast<int64_t>((static_cast<unsigned __int128>(bits(e)) * range) >> 64);
+      }
+      c.convert(is_float(c.to) ? reinterpret_cast<const std::byte*>(reals) : reinterpret_cast<const std::byte*>(whole),
+                to + first * dtype_size(c.to), count);
+    }
+  }
+
+  int threads_ = static_cast<int>(std::clamp<int64_t>(usable_processors(), 1, 8));  // as of pictures
   int64_t samples_;
   std::vector<Column> columns_;
 };

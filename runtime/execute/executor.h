@@ -96,6 +96,8 @@ class Executor {
   std::span<std::byte> memory(const Operand& operand, int64_t slot = 0) const;
   absl::Status fetch(const Operand& operand, int64_t slot = 0) const;
   absl::Status put(const Operand& operand, int64_t slot = 0) const;
+  // An operand's bytes to where its steps read them; on a device the host's side of it stays as it is.
+  absl::Status put(const Operand& operand, int64_t slot, std::span<const std::byte> bytes) const;
   absl::Status fetch_states() const;
   absl::Status put_states() const;
 

@@ -154,6 +154,13 @@ absl::Status Executor::fetch(const Operand& operand, int64_t slot) const {
 absl::Status Executor::put(const Operand& operand, int64_t slot) const {
   return !on_device(operand) ? absl::OkStatus() : device_->write(address(operand, slot), memory(operand, slot));
 }
+absl::Status Executor::put(const Operand& operand, int64_t slot, std::span<const std::byte> bytes) const {
+  const std::span<std::byte> own = memory(operand, slot);
+  PARTITA_CHECK(own.size() == bytes.size(), "an operand's size");
+  if (on_device(operand)) return device_->write(address(operand, slot), bytes);
+  std::memcpy(own.data(), bytes.data(), bytes.size());
+  return absl::OkStatus();
+}
 absl::Status Executor::fetch_states() const {
   for (const ProgramState& s : program().states) PARTITA_RETURN_IF_ERROR(fetch(s.operand));
   return absl::OkStatus();

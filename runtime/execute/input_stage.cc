@@ -148,14 +148,12 @@ absl::Status InputStage::stage(const Batch& batch, int64_t micro_batch, int64_t 
   for (size_t k = 0; k < columns_.size(); ++k) {
     const Column& c = columns_[k];
     const std::span<const std::byte> data = samples(batch, micro_batch, k);
-    std::span<std::byte> own = executor_.memory(c.input->operand, slot);
     if (c.direct) {
-      PARTITA_CHECK(own.size() == data.size(), "size of a staged input");
-      std::memcpy(own.data(), data.data(), data.size());
+      PARTITA_RETURN_IF_ERROR(executor_.put(c.input->operand, slot, data));
     } else {
-      scatter(c, data, own);
+      scatter(c, data, executor_.memory(c.input->operand, slot));
+      PARTITA_RETURN_IF_ERROR(executor_.put(c.input->operand, slot));
     }
-    PARTITA_RETURN_IF_ERROR(executor_.put(c.input->operand, slot));
   }
   return absl::OkStatus();
 }
