@@ -165,7 +165,8 @@ class ProgramMaker {
           claim.node = send_of.at(step.node);
         } else {
           const ValueId made = prepared_.same_as[node.outputs[0]];
-          claim.node = PreparedGraph::is_temporary(made) ? kNoNode : prepared_.expanded.values[made].producer;
+          claim.node =
+              PreparedGraph::is_temporary(made) ? kNoNode : prepared_.expanded.values[prepared_.value(made)].producer;
         }
       }
       claims.steps.push_back(std::move(claim));
@@ -389,7 +390,8 @@ class ProgramMaker {
 
 CodeContext code_context(const std::vector<LocalProgram>& programs, const TargetOptions& options) {
   const bool gpu = !options.gpu.empty();
-  return {programs, gpu, gpu && options.fuse && options.epilogues && !options.strict, options.has_fp8()};
+  return {programs, gpu, gpu && options.fuse && options.epilogues && !options.strict, gpu && !options.strict,
+          options.has_fp8()};
 }
 
 // Of one program, whose passes nobody watches.

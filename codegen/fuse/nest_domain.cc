@@ -33,17 +33,24 @@ std::vector<bool> flipped(std::vector<bool> dims) {
   return dims;
 }
 
+// What a reduction of other dimensions than the innermost keeps is too little to share among threads, of which a GPU
+// has more.
+bool keeps_few(const CodeGraph& code, const Reduction& r, const Shape& shape) {
+  const int64_t kept = product(shape, flipped(r.dims)), reduced = product(shape, r.dims);
+  const int64_t enough = (code.on_gpu ? 256 : 16) * kLaneBlock, fewest = code.on_gpu ? 1024 : 64,
+                least = code.on_gpu ? 8 : 32;
+  return kept >= least && kept < enough && reduced >= fewest && kept * reduced >= 8 * kSerialReduction;
+}
+
 // A reduction of other dimensions than the innermost. Its columns are what it reduces (lanes then run along rows), or,
-// where the sweep writes whole rows anyway or what is kept is too little to share among threads (of which a GPU has
-// more), the dimensions that it keeps: then it is a fold. In strict nests its shape alone decides.
+// where the sweep writes whole rows anyway or what is kept is too little to share among threads, the dimensions that it
+// keeps: then it is a fold. In strict nests its shape alone decides.
 std::vector<bool> columns_of(const GroupView& group, const Reduction& r, const Shape& shape, bool writes_rows) {
   int64_t kept = product(shape, flipped(r.dims)), reduced = product(shape, r.dims);
   bool foldable = kept <= kWideFold && reduced >= kFewestRows;
   if (group.code.strict) return foldable ? flipped(r.dims) : r.dims;
   foldable = foldable && group.stores(r.result) && group.readers(r.result) == 0;
-  const int64_t enough = (group.code.on_gpu ? 256 : 16) * kLaneBlock, fewest = group.code.on_gpu ? 1024 : 64;
-  bool few = kept >= 32 && kept < enough && reduced >= fewest && kept * reduced >= 8 * kSerialReduction;
-  return foldable && (writes_rows || few) ? flipped(r.dims) : r.dims;
+  return foldable && (writes_rows || keeps_few(group.code, r, shape)) ? flipped(r.dims) : r.dims;
 }
 
 }  // namespace
@@ -107,6 +114,12 @@ std::optional<Domain> choose_domain(const GroupView& group, std::string& why) {
     } else {
       (r.innermost ? row : other) = &r;
     }
+  }
+  // A GPU's blocks share out what is reduced, if what is made of it can wait for all of them.
+  for (const Reduction& r : reductions) {
+    if (code.on_gpu && !code.strict && row == nullptr && !r.all && group.readers(r.result) > 0 &&
+        keeps_few(code, r, domain.shape))
+      return fail("a sum of few columns that takes two steps");
   }
   domain.column = row != nullptr     ? row->dims
                   : other != nullptr ? columns_of(group, *other, domain.shape, writes_rows || whole)

@@ -74,7 +74,11 @@ std::string ask_for_one_block(std::string ptx, const std::vector<DeviceKernel>& 
     if (kernel.spilled_bytes == 0) continue;
     size_t at = ptx.find(cat(".entry ", kernel.name, "("));
     if (at != std::string::npos) at = ptx.find("\n.maxntid ", at);
-    if (at != std::string::npos) ptx.insert(at, "\n.minnctapersm 1");
+    if (at == std::string::npos) continue;
+    constexpr std::string_view kAsked = "\n.minnctapersm ";
+    const size_t asked = ptx.find(kAsked, at);
+    if (asked < ptx.find("\n{", at)) ptx.erase(asked, ptx.find('\n', asked + 1) - asked);
+    ptx.insert(at, cat(kAsked, 1));
   }
   return ptx;
 }

@@ -25,6 +25,10 @@ DeviceEmitter::DeviceEmitter(llvm::Module& module, const LoopNest& nest, const D
   if (s_.shape == DeviceShape::kRows || s_.shape == DeviceShape::kUnits) first_column_ = nest_.rows();
 }
 
+// Sums over rows and nothing else have kDeviceFoldUnits blocks at most: with so many to a multiprocessor they run at
+// once on a GPU of 128, where ptxas would leave the last few for a second round.
+constexpr int64_t kFewSums = 32, kFoldBlocks = 4;
+
 llvm::Function* DeviceEmitter::emit(const std::string& name) {
   std::vector<llvm::Type*> parameters(batched_ ? 1 : nest_.operands.size(), b_.getPtrTy(kGlobalMemory));
   function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), parameters, false),
@@ -38,6 +42,8 @@ llvm::Function* DeviceEmitter::emit(const std::string& name) {
   };
   annotate("kernel", 1);
   annotate("maxntidx", s_.threads);
+  if (s_.shape == DeviceShape::kUnits && passes_ == 1 && folded_words(nest_, s_) <= kFewSums)
+    annotate("minctasm", kFoldBlocks);
   b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
   if (int64_t bytes = shared_bytes(); bytes > 0) {
     auto* type = llvm::ArrayType::get(b_.getInt8Ty(), static_cast<uint64_t>(bytes));

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,16 @@ class DeviceEmitter {
   Element element_at(const Row& row, Value* number, Value* bound);
   std::vector<Element> held_elements(const Row& row, Value* bound);
   void row_body(Row& row, Value* bound, std::vector<Values>& folded);
+  void load_ahead(Row& row, std::vector<Element>& held);
+  // A sum of exp(x - m), m the maximum of an earlier pass: `max` and `sum` are reductions, `shift` is m, or 0 where
+  // that is minus infinity.
+  struct OnlineSum {
+    int max, sum, shift, exp;
+  };
+  std::optional<OnlineSum> online_sum(int pass) const;
+  bool shifts_by(int shift, int max) const;
+  Value* shrunk(const OnlineSum& o, Row& row, Value* sum, Value* from);
+  Value* add_online(const OnlineSum& o, Row row, Element e, Value* before, Value* after, Value* sum);
   void prepare_row(Row& row, const Work& work);
   void add_element(Row& row, Element& e, const Work& work, Values& sums);
   void row_stores(Row& row);

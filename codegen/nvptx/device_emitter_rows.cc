@@ -1,5 +1,7 @@
 // Passes over the columns of a row, and what they leave: values of the row, and partial results of a unit of rows.
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "codegen/nvptx/device_emitter_impl.h"
 
@@ -62,15 +64,95 @@ void DeviceEmitter::prepare_row(Row& row, const Work& work) {
   }
 }
 
+// What any pass reads of memory, so that one latency is waited for and not one a pass.
+void DeviceEmitter::load_ahead(Row& row, std::vector<Element>& held) {
+  if (held.empty()) return;
+  pass_ = 0;
+  for (size_t k = 0; k < nest_.nodes.size(); ++k) {
+    const int id = static_cast<int>(k);
+    if (nest_.nodes[k].op != NestOp::kLoad) continue;
+    if (!along_columns(id)) row_value(id, row);
+    for (Element& e : held) {
+      for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v) value(id, row, e, v);
+    }
+  }
+}
+
+bool DeviceEmitter::shifts_by(int shift, int max) const {
+  const auto node = [&](int id) -> const NestNode& { return nest_.nodes[static_cast<size_t>(id)]; };
+  const auto is_constant = [&](int id, double value) {
+    return id >= 0 && node(id).scalar.op == ScalarOp::kConstant && node(id).scalar.f == value;
+  };
+  if (shift == max) return true;
+  const NestNode& n = node(shift);
+  if (n.op != NestOp::kScalar || n.scalar.op != ScalarOp::kSelect || n.scalar.c != max || !is_constant(n.scalar.b, 0))
+    return false;
+  const ScalarNode& none = node(n.scalar.a).scalar;
+  return node(n.scalar.a).op == NestOp::kScalar && none.op == ScalarOp::kEq && none.a == max &&
+         is_constant(none.b, -std::numeric_limits<double>::infinity());
+}
+
+// The sum of the pass behind `pass`, where it can be added up along with the maximum that it needs.
+std::optional<DeviceEmitter::OnlineSum> DeviceEmitter::online_sum(int pass) const {
+  if (nest_.strict || s_.held > 0 || pass + 1 >= passes_) return std::nullopt;
+  const Work next = work_of(pass + 1), now = work_of(pass);
+  if (next.reductions.size() != 1 || !next.stores.empty() || !next.folds.empty()) return std::nullopt;
+  const int sum = next.reductions[0];
+  const auto node = [&](int id) -> const NestNode& { return nest_.nodes[static_cast<size_t>(id)]; };
+  const auto is_scalar = [&](int id, ScalarOp op) {
+    return node(id).op == NestOp::kScalar && node(id).scalar.op == op;
+  };
+  int at = node(sum).scalar.a;
+  if (node(sum).reduce != ReduceKind::kSum) return std::nullopt;
+  if (is_scalar(at, ScalarOp::kSelect)) {
+    const int none = node(at).scalar.c, condition = node(at).scalar.a;
+    if (!is_scalar(none, ScalarOp::kConstant) || node(none).scalar.f != 0 || level_[condition] > pass)
+      return std::nullopt;
+    at = node(at).scalar.b;
+  }
+  if (!is_scalar(at, ScalarOp::kExp) || !is_scalar(node(at).scalar.a, ScalarOp::kSub)) return std::nullopt;
+  const ScalarNode& difference = node(node(at).scalar.a).scalar;
+  if (level_[difference.a] > pass || along_columns(difference.b)) return std::nullopt;
+  for (int max : now.reductions) {
+    if (node(max).reduce == ReduceKind::kMax && node(max).scalar.type == node(sum).scalar.type &&
+        shifts_by(difference.b, max))
+      return OnlineSum{max, sum, difference.b, at};
+  }
+  return std::nullopt;
+}
+
+// A sum of exponentials that are shifted by `from`, as one of those that the row's maximum shifts.
+Value* DeviceEmitter::shrunk(const OnlineSum& o, Row& row, Value* sum, Value* from) {
+  const ScalarNode& exp = nest_.nodes[static_cast<size_t>(o.exp)].scalar;
+  return b_.CreateFMul(sum, math_.apply(exp, exp.type, b_.CreateFSub(from, row_value(o.shift, row)), nullptr, nullptr));
+}
+
+// With what an element adds, when the maximum so far goes from `before` to `after`.
+Value* DeviceEmitter::add_online(const OnlineSum& o, Row row, Element e, Value* before, Value* after, Value* sum) {
+  row.known[static_cast<size_t>(o.max)] = after;
+  sum = shrunk(o, row, sum, before);
+  const NestNode& node = nest_.nodes[static_cast<size_t>(o.sum)];
+  for (unsigned v = 0; v < static_cast<unsigned>(s_.vector); ++v)
+    sum = math_.combine(node.reduce, node.scalar.type, sum, value(node.scalar.a, row, e, v));
+  return sum;
+}
+
 // `bound`: vectors of this row; nullptr: all. `folded`: accumulators of each fold.
 void DeviceEmitter::row_body(Row& row, Value* bound, std::vector<Values>& folded) {
   std::vector<Element> held;
   if (s_.held > 0) held = held_elements(row, bound);
+  load_ahead(row, held);
+  int summed = -1;  // a pass whose work the one before has done
   for (int pass = 0; pass < passes_; ++pass) {
     Work work = work_of(pass);
-    if (work.empty()) continue;
+    if (work.empty() || pass == summed) continue;
     pass_ = pass;
     prepare_row(row, work);
+    const std::optional<OnlineSum> online = online_sum(pass);
+    const size_t max =
+        !online ? 0
+                : static_cast<size_t>(std::find(work.reductions.begin(), work.reductions.end(), online->max) -
+                                      work.reductions.begin());
     Values sums;
     for (int r : work.reductions) sums.push_back(math_.identity(nest_.nodes[r].reduce, nest_.nodes[r].scalar.type, 1));
     if (s_.held > 0) {
@@ -86,15 +168,24 @@ void DeviceEmitter::row_body(Row& row, Value* bound, std::vector<Values>& folded
       }
     } else {
       Value* end = bound == nullptr ? n(row_vectors()) : bound;
+      if (online) sums.push_back(math_.identity(ReduceKind::kSum, nest_.nodes[online->sum].scalar.type, 1));
       sums = loop(member_, end, s_.team, std::move(sums), [&](Value* number, Values now) {
         Element e = element_at(row, number, nullptr);
+        Value *before = online ? now[max] : nullptr, *sum = online ? now.back() : nullptr;
+        if (online) now.pop_back();
         add_element(row, e, work, now);
+        if (online) now.push_back(add_online(*online, row, e, before, now[max], sum));
         return now;
       });
     }
+    Value *own = online ? sums[max] : nullptr, *total = online ? sums.back() : nullptr;
+    if (online) sums.pop_back();
     sums = team_reduce(work.reductions, std::move(sums));
     for (size_t k = 0; k < sums.size(); ++k)
       row.known[work.reductions[k]] = rounded(nest_.nodes[work.reductions[k]].scalar.type, sums[k]);
+    if (!online) continue;
+    row.known[online->sum] = team_reduce({online->sum}, {shrunk(*online, row, total, own)})[0];
+    summed = pass + 1;
   }
   row_stores(row);
 }

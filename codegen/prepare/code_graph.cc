@@ -158,7 +158,8 @@ void CodeGraph::mark_free() {
         break;
       case NodeRole::kElementwise:
         if (node.outputs.size() == 1 && elements(graph.type(node.outputs[0]).shape) > 1)
-          is_free = all_bare ? operations(graph, node) <= kCheapOperations : is_cheap_view(node, readers);
+          is_free = all_bare ? operations(graph, node) <= kCheapOperations
+                             : is_widening(node) || is_cheap_view(node, readers);
         break;
       default:
         break;
@@ -170,6 +171,12 @@ void CodeGraph::mark_free() {
     }
     free.push_back(is_free);
   }
+}
+
+bool CodeGraph::is_widening(const Node& node) const {
+  const DType from = graph.type(node.inputs[0]).dtype;
+  return on_gpu && node.op->casts && !kept[node.outputs[0]] && is_float(from) && dtype_size(from) == 2 &&
+         graph.type(node.outputs[0]).dtype == DType::kF32;
 }
 
 bool CodeGraph::is_cheap_view(const Node& node, const std::vector<std::vector<NodeId>>& readers) const {

@@ -63,6 +63,8 @@ struct CodeGraph {
  private:
   void mark_kept();
   void mark_free();
+  // 16 bits as f32, on a GPU: a sweep that others read its result of stores it in 16 bits.
+  bool is_widening(const Node& node) const;
   // One or two cheap operations on one stored value of the result's size, such as the bias added to a product: reading
   // that value costs its few readers no more than reading the result would, and the result is never written.
   bool is_cheap_view(const Node& node, const std::vector<std::vector<NodeId>>& readers) const;

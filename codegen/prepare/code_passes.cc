@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "codegen/prepare/attention_views.h"
+#include "codegen/prepare/channels_last.h"
 #include "codegen/prepare/expand_composites.h"
 #include "codegen/prepare/fp8_products.h"
 #include "codegen/prepare/host_transfers.h"
 #include "codegen/prepare/product_epilogues.h"
+#include "codegen/prepare/relu_results.h"
 #include "codegen/prepare/rematerialize.h"
 
 namespace partita {
@@ -45,10 +48,32 @@ absl::StatusOr<PreparedGraphs> use_fp8(PreparedGraphs all, const CodeContext& c)
   return all;
 }
 
+absl::StatusOr<PreparedGraphs> use_relu_results(PreparedGraphs all, const CodeContext& c) {
+  if (!c.gpu) return all;
+  for (PreparedGraph& p : all.stages) {
+    ReluResults made = read_relu_results(p.graph);
+    take(p, std::move(made.graph), made.same_as);
+  }
+  return all;
+}
+
 absl::StatusOr<PreparedGraphs> make_again(PreparedGraphs all, const CodeContext&) {
   for (PreparedGraph& p : all.stages) {
     Rematerialized made = rematerialize(p.graph);
     take(p, std::move(made.graph), made.same_as);
+  }
+  return all;
+}
+
+absl::StatusOr<PreparedGraphs> turn_channels(PreparedGraphs all, const CodeContext& c) {
+  if (!c.channels_last) return all;
+  for (PreparedGraph& p : all.stages) {
+    ChannelsLast made = lay_channels_last(p.graph);
+    const std::vector<bool> turned = std::move(made.turned);
+    take(p, std::move(made.graph), made.same_as);
+    for (size_t v = 0; v < turned.size(); ++v) {
+      if (turned[v] && !PreparedGraph::is_temporary(p.same_as[v])) p.same_as[v] = p.turned(p.same_as[v]);
+    }
   }
   return all;
 }
@@ -58,6 +83,14 @@ absl::StatusOr<PreparedGraphs> add_epilogues(PreparedGraphs all, const CodeConte
   for (PreparedGraph& p : all.stages) {
     FusedProducts fused = fuse_products(p.graph);
     take(p, std::move(fused.graph), fused.same_as);
+  }
+  return all;
+}
+
+absl::StatusOr<PreparedGraphs> use_views(PreparedGraphs all, const CodeContext& c) {
+  for (PreparedGraph& p : all.stages) {
+    AttentionViews made = view_attention(p.graph, c.gpu);
+    take(p, std::move(made.graph), made.same_as);
   }
   return all;
 }
@@ -77,8 +110,11 @@ absl::StatusOr<PreparedGraphs> add_transfers(PreparedGraphs all, const CodeConte
 constexpr CodePass kCodePasses[] = {
     {"expand_composites", expand, "loop nests are fused of ops that have a scalar form", Phase::kRank},
     {"fp8_products", use_fp8, "before what roundings are made of is made again, or joins other kernels", Phase::kRank},
-    {"rematerialize", make_again, "on single ops: what is cheap to make again is told by op", Phase::kRank},
-    {"product_epilogues", add_epilogues, "what backward makes again is no reader of a product any more", Phase::kRank},
+    {"product_epilogues", add_epilogues, "on single ops, as the graph has them", Phase::kRank},
+    {"relu_results", use_relu_results, "before it is decided what the backward part makes again", Phase::kRank},
+    {"rematerialize", make_again, "what a product writes besides need not be made again", Phase::kRank},
+    {"channels_last", turn_channels, "the backward part reads what it makes again in its own order", Phase::kRank},
+    {"attention_views", use_views, "what backward makes again, and what products write, is settled", Phase::kRank},
     {"host_transfers", add_transfers, "last: every later node would have to be put on a side", Phase::kRank},
 };
 

@@ -16,11 +16,14 @@ namespace partita {
 struct PreparedGraph {
   Graph expanded;  // composites expanded, nothing else: claims are in terms of it
   Graph graph;     // as code sees it
-  // For each value of `graph`, the value of `expanded` that it equals, or temporary(n): none, and told from others by
-  // n.
+  // For each value of `graph`, the value of `expanded` that it equals, perhaps turned() (runtime/program/claim.h); or
+  // temporary(n): none, and told from others by n.
   std::vector<ValueId> same_as;
   std::map<ValueId, Fp8Rounding> roundings = {};  // of `expanded`; with CodeContext::fp8 alone
 
+  ValueId turned(ValueId v) const { return v + static_cast<ValueId>(expanded.values.size()); }
+  // The value of `expanded`, whichever way it lies.
+  ValueId value(ValueId v) const { return v % static_cast<ValueId>(expanded.values.size()); }
   static ValueId temporary(ValueId n) { return -2 - n; }
   static bool is_temporary(ValueId v) { return v < kNoValue; }
   static ValueId number(ValueId temporary) { return -2 - temporary; }
@@ -32,9 +35,10 @@ std::vector<const Graph*> graphs_of(const PreparedGraphs& prepared);
 
 struct CodeContext {
   const std::vector<LocalProgram>& programs;
-  bool gpu = false;        // for a GPU, or for a host
-  bool epilogues = false;  // a GPU's products do what follows them, where they can
-  bool fp8 = false;        // a GPU that multiplies fp8 numbers with scales of blocks
+  bool gpu = false;            // for a GPU, or for a host
+  bool epilogues = false;      // a GPU's products do what follows them, where they can
+  bool channels_last = false;  // a GPU's convolutions take their channels last, where they gain from it
+  bool fp8 = false;            // a GPU that multiplies fp8 numbers with scales of blocks
 };
 
 using CodePass = TablePass<absl::StatusOr<PreparedGraphs>(PreparedGraphs, const CodeContext&)>;

@@ -1,13 +1,13 @@
 #include "codegen/prepare/fp8_products.h"
 
 #include <optional>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "base/math/quantized.h"
 #include "base/status.h"
+#include "codegen/prepare/value_readers.h"
 #include "ir/graph/builder.h"
 #include "ir/graph/storage.h"
 #include "ir/op/op_def.h"
@@ -60,55 +60,30 @@ struct Operand {
 class Quantizer {
  public:
   Quantizer(const Graph& graph, const std::map<ValueId, Fp8Rounding>& roundings)
-      : graph_(graph), roundings_(roundings), r_(graph), readers_(graph.values.size(), 0) {
-    for (const Node& node : graph.nodes) read(node.inputs);
-    for (const GraphOutput& o : graph.outputs) read({o.value});
-    for (const State& s : graph.states) read({s.next});
-  }
+      : graph_(graph), roundings_(roundings), r_(graph), readers_(graph) {}
 
   Fp8Products run() && {
     for (const Node& node : graph_.nodes) plan(node);
-    for (const auto& [rounding, forms] : quantized_) read({roundings_.at(rounding).of});
-    for (const auto& [node, operands] : planned_) forget(node->inputs);
+    for (const auto& [rounding, forms] : quantized_) readers_.add({roundings_.at(rounding).of});
+    for (const auto& [node, operands] : planned_) {
+      readers_.remove(node->inputs, [](const Node& n) { return !n.op->communicates && n.outputs.size() == 1; });
+    }
     for (const Node& node : graph_.nodes) {
       if (const auto p = planned_.find(&node); p != planned_.end()) {
         multiply(node, p->second);
-      } else if (gone_.count(&node) == 0) {
+      } else if (!readers_.is_gone(node)) {
         r_.copy(node);
       }
       for (ValueId v : node.outputs) quantize(v);
     }
     Fp8Products out;
-    out.same_as.assign(r_.builder().graph().values.size(), kNoValue);
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
-      const ValueId old = static_cast<ValueId>(v);
-      if (r_.has(old)) out.same_as[static_cast<size_t>(r_(old))] = old;
-    }
-    for (const auto& [now, old] : products_) out.same_as[static_cast<size_t>(now)] = old;
+    out.same_as = same_values(r_, graph_, products_);
     out.graph = std::move(r_).finish();
     return out;
   }
 
  private:
   using Operands = std::pair<Operand, Operand>;
-
-  void read(const std::vector<ValueId>& values) {
-    for (ValueId v : values) {
-      if (v != kNoValue) ++readers_[static_cast<size_t>(v)];
-    }
-  }
-  // One reader of theirs is gone, and so is what nobody reads any more.
-  void forget(std::vector<ValueId> values) {
-    while (!values.empty()) {
-      const ValueId v = values.back();
-      values.pop_back();
-      if (v == kNoValue || --readers_[static_cast<size_t>(v)] > 0) continue;
-      const Node* node = graph_.producer(v);
-      if (node == nullptr || node->op->communicates || node->outputs.size() != 1) continue;
-      gone_.insert(node);
-      values.insert(values.end(), node->inputs.begin(), node->inputs.end());
-    }
-  }
 
   ValueId storage(ValueId v) const { return storage_of(graph_, v); }
 
@@ -181,9 +156,8 @@ class Quantizer {
   const Graph& graph_;
   const std::map<ValueId, Fp8Rounding>& roundings_;
   Rewriter r_;
-  std::vector<int> readers_;  // per value
+  ValueReaders readers_;
   std::map<const Node*, Operands> planned_;
-  std::set<const Node*> gone_;  // nobody reads them any more
   // By rounding, and by how it lies: the form, and its value in the new graph.
   std::map<ValueId, std::map<Operand::Form, std::pair<Operand, ValueId>>> quantized_;
   std::vector<std::pair<ValueId, ValueId>> products_;  // values of the new graph: what they are

@@ -124,6 +124,7 @@ CudaKernel make_cuda_attention(CudaDevice& device, const KernelRequest& r) {
   if (by_cudnn != nullptr) return by_cudnn;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash(device, r, shape, mask_type);
   PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape, why));
+  if (r.has_param("sizes")) return r.unsupported();  // the code generator makes no views for these products
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, shape.t, shape.d, false, true));
@@ -145,7 +146,7 @@ CudaKernel make_cuda_attention(CudaDevice& device, const KernelRequest& r) {
 }
 
 CudaKernel make_cuda_attention_grad(CudaDevice& device, const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(6, 7, 3, 4));
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(6, 7, r.has_param("together") ? 1 : 3, 4));
   if (r.inputs() != 7) return r.error("seven inputs, the mask absent where there is none");
   const Operand* mask = r.has_input(4) ? &r.in(4) : nullptr;
   PARTITA_ASSIGN_OR_RETURN(AttentionShape shape, AttentionShape::make(r, r.in(1), r.in(2), r.in(3), mask));
@@ -157,6 +158,7 @@ CudaKernel make_cuda_attention_grad(CudaDevice& device, const KernelRequest& r) 
   if (by_cudnn != nullptr) return by_cudnn;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash_grad(device, r, shape, mask_type);
   PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape, why));
+  if (r.has_param("sizes")) return r.unsupported();  // the code generator makes no views for these products
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s, t = shape.t, d = shape.d, e = shape.e;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, t, d, false, true));

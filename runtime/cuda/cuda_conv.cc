@@ -1,28 +1,36 @@
 // conv and its gradients by cuDNN, by algorithms that add in one order: f64, and f32 without leave for tf32, in full
 // precision, 16-bit types on the tensor cores with sums in f32. cuDNN knows two and three spatial dimensions, padded
 // alike on both sides: one dimension gets another of 1 in front, and what one side is padded with beyond the other
-// becomes part of x, in a copy.
+// becomes part of x, in a copy. Operands with their channels last are cuDNN's NHWC; where it has no algorithm for that,
+// they are turned in copies.
 #include <array>
+#include <vector>
 
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/kernels/window.h"
+#include "runtime/program/library_kernels.h"
 
 namespace partita::runtime {
 namespace {
 
-enum class Direction { kForward, kGradData, kGradWeight };
+using Direction = ConvDirection;
+enum Side : size_t { kX, kW, kY };
 
 class Convolution final : public LibraryKernel {
  public:
-  static CudaKernel make(CudaDevice& device, const KernelRequest& r, Direction direction, const Shape& x,
-                         const Shape& weight, const Shape& y) {
+  static CudaKernel make(CudaDevice& device, const KernelRequest& r, Direction direction, Shape x, Shape weight,
+                         Shape y) {
     if (weight.size() != x.size() || y.size() != x.size() || !is_float(r.dtype())) return r.unsupported();
     if (r.dtype(1) != r.dtype() || r.out(0).dtype != r.dtype()) return r.error("operands of one dtype");
+    const bool last = r.i("channels_last", 0) != 0;
+    if (last && (x.size() != kChannelsLast.size() || dtype_size(r.dtype()) > 4)) return r.unsupported();
+    if (last) x = channels_second(x), weight = channels_second(weight), y = channels_second(y);
     PARTITA_ASSIGN_OR_RETURN(Window w, Window::make(r, x, y, Shape(weight.begin() + 2, weight.end()), true));
     PARTITA_ASSIGN_OR_RETURN(const Cudnn* dnn, Cudnn::load());
     std::unique_ptr<Convolution> made(new Convolution(device, *dnn, direction, r.dtype()));
     PARTITA_ASSIGN_OR_RETURN(made->handle_, device.cudnn());
+    made->last_ = last;
     PARTITA_RETURN_IF_ERROR(
         with_context(made->describe(w, r.i("groups", 1), r.i("tf32", 0) != 0, weight[0], weight[1], y[1]), r.types()));
     return made;
@@ -36,36 +44,28 @@ class Convolution final : public LibraryKernel {
 
   // Operands: x, w -> y; g, w -> dx; g, x -> dw.
   void run(std::span<std::byte* const> b) override {
-    const float one32 = 1, zero32 = 0;
-    const double one64 = 1, zero64 = 0;
-    const bool wide = type_ == CUDNN_DATA_DOUBLE;
-    const void *one = wide ? static_cast<const void*>(&one64) : &one32,
-               *zero = wide ? static_cast<const void*>(&zero64) : &zero32;
-    void* scratch = device_.scratch();
     device_.stream();  // which cuDNN was given: behind the copies from now on
-    std::byte* padded = device_.scratch() + padded_at_;
-    switch (direction_) {
-      case Direction::kForward:
-        device_.note(check(dnn_.forward(handle_, one, x_, wide_ ? pad(b[0], padded) : b[0], weight_, b[1], desc_,
-                                        kForward[algorithm_], scratch, workspace_, zero, y_, b[2]),
-                           "cudnnConvolutionForward"));
-        return;
-      case Direction::kGradData:
-        device_.note(check(dnn_.backward_data(handle_, one, weight_, b[1], y_, b[0], desc_, kData[algorithm_], scratch,
-                                              workspace_, zero, x_, wide_ ? padded : b[2]),
-                           "cudnnConvolutionBackwardData"));
-        if (wide_) copy_inside(padded, b[2], false);
-        return;
-      case Direction::kGradWeight:
-        device_.note(check(dnn_.backward_filter(handle_, one, x_, wide_ ? pad(b[1], padded) : b[1], y_, b[0], desc_,
-                                                kWeight[algorithm_], scratch, workspace_, zero, weight_, b[2]),
-                           "cudnnConvolutionBackwardFilter"));
-        return;
+    std::array<std::byte*, 3> at = direction_ == Direction::kForward    ? std::array{b[0], b[1], b[2]}
+                                   : direction_ == Direction::kGradData ? std::array{b[2], b[1], b[0]}
+                                                                        : std::array{b[1], b[2], b[0]};
+    const Side result = direction_ == Direction::kForward ? kY : direction_ == Direction::kGradData ? kX : kW;
+    const std::array<std::byte*, 3> given = at;
+    for (const Side k : {kX, kW, kY}) {
+      if (turn_ == nullptr) break;
+      at[k] = device_.scratch() + turned_at_[k];
+      if (k != result) turn(k, given[k], at[k], true);
     }
+    std::byte *padded = device_.scratch() + padded_at_, *x = at[kX];
+    if (wide_) x = padded;
+    if (wide_ && result != kX) pad(at[kX], padded);
+    convolve(x, at[kW], at[kY]);
+    if (wide_ && result == kX) copy_inside(padded, at[kX], false);
+    if (turn_ != nullptr) turn(result, at[result], given[result], false);
   }
 
  private:
-  // Those that cuDNN documents as deterministic; the first that it has for the shapes is taken.
+  // Those that cuDNN documents as deterministic; where its heuristics know none, the first that it has for the shapes
+  // is taken.
   static constexpr std::array kForward = {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
                                           CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_GEMM};
   static constexpr std::array kData = {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1,
@@ -76,7 +76,7 @@ class Convolution final : public LibraryKernel {
                                          CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING};
 
   Convolution(CudaDevice& device, const Cudnn& dnn, Direction direction, DType dtype)
-      : device_(device), dnn_(dnn), direction_(direction), type_(type_of(dtype)) {}
+      : device_(device), dnn_(dnn), direction_(direction), dtype_(dtype), type_(type_of(dtype)) {}
 
   static cudnnDataType_t type_of(DType dtype) {
     return dtype == DType::kF64    ? CUDNN_DATA_DOUBLE
@@ -84,6 +84,36 @@ class Convolution final : public LibraryKernel {
            : dtype == DType::kBF16 ? CUDNN_DATA_BFLOAT16
                                    : CUDNN_DATA_HALF;
   }
+  void convolve(std::byte* x, std::byte* w, std::byte* y) {
+    if (plan_ != nullptr) return device_.note(plan_->run(x, w, y, device_.scratch()));
+    const float one32 = 1, zero32 = 0;
+    const double one64 = 1, zero64 = 0;
+    const bool wide = type_ == CUDNN_DATA_DOUBLE;
+    const void *one = wide ? static_cast<const void*>(&one64) : &one32,
+               *zero = wide ? static_cast<const void*>(&zero64) : &zero32;
+    void* scratch = device_.scratch();
+    switch (direction_) {
+      case Direction::kForward:
+        device_.note(
+            check(dnn_.forward(handle_, one, x_, x, weight_, w, desc_,
+                               static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), scratch, workspace_, zero, y_, y),
+                  "cudnnConvolutionForward"));
+        return;
+      case Direction::kGradData:
+        device_.note(check(dnn_.backward_data(handle_, one, weight_, w, y_, y, desc_,
+                                              static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), scratch,
+                                              workspace_, zero, x_, x),
+                           "cudnnConvolutionBackwardData"));
+        return;
+      case Direction::kGradWeight:
+        device_.note(check(dnn_.backward_filter(handle_, one, x_, x, y_, y, desc_,
+                                                static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), scratch,
+                                                workspace_, zero, weight_, w),
+                           "cudnnConvolutionBackwardFilter"));
+        return;
+    }
+  }
+
   bool is_narrow() const { return type_ == CUDNN_DATA_BFLOAT16 || type_ == CUDNN_DATA_HALF; }
 
   // cuDNN says in the last digits why it does not support something.
@@ -106,13 +136,6 @@ class Convolution final : public LibraryKernel {
       dims.insert(dims.end(), d.end() - static_cast<long>(rank), d.end());
       return dims;
     };
-    auto tensor = [&](cudnnTensorDescriptor_t& made, const std::vector<int>& dims) {
-      std::vector<int> strides(dims.size(), 1);
-      for (size_t k = dims.size() - 1; k-- > 0;) strides[k] = strides[k + 1] * dims[k + 1];
-      PARTITA_RETURN_IF_ERROR(check(dnn_.tensor_create(&made), "cudnnCreateTensorDescriptor"));
-      return check(dnn_.tensor_set(made, type_, static_cast<int>(dims.size()), dims.data(), strides.data()),
-                   "cudnnSetTensorNdDescriptor");
-    };
     in_ = w.in, planes_ = w.batch * w.channels;
     Window::Dims both{};
     for (size_t d = 0; d < 3; ++d) {
@@ -121,14 +144,13 @@ class Convolution final : public LibraryKernel {
       padded_[d] = w.in[d] + before_[d] + w.high[d] - both[d];
       wide_ = wide_ || padded_[d] != w.in[d];
     }
-    PARTITA_RETURN_IF_ERROR(tensor(x_, narrow({w.batch, w.channels}, padded_)));
-    PARTITA_RETURN_IF_ERROR(tensor(y_, narrow({w.batch, out_channels}, w.out)));
+    dims_ = {narrow({w.batch, w.channels}, padded_), narrow({filters, filter_channels}, w.kernel),
+             narrow({w.batch, out_channels}, w.out)};
+    const std::vector<int> pads = narrow({}, both), stride = narrow({}, w.stride), dilation = narrow({}, w.dilation);
+    if (last_ && is_narrow() && make_plan(pads, stride, dilation)) return reserve(w, plan_->workspace_bytes());
+    PARTITA_RETURN_IF_ERROR(check(dnn_.tensor_create(&x_), "cudnnCreateTensorDescriptor"));
+    PARTITA_RETURN_IF_ERROR(check(dnn_.tensor_create(&y_), "cudnnCreateTensorDescriptor"));
     PARTITA_RETURN_IF_ERROR(check(dnn_.filter_create(&weight_), "cudnnCreateFilterDescriptor"));
-    const std::vector<int> filter = narrow({filters, filter_channels}, w.kernel), pads = narrow({}, both),
-                           stride = narrow({}, w.stride), dilation = narrow({}, w.dilation);
-    PARTITA_RETURN_IF_ERROR(
-        check(dnn_.filter_set(weight_, type_, CUDNN_TENSOR_NCHW, static_cast<int>(filter.size()), filter.data()),
-              "cudnnSetFilterNdDescriptor"));
     PARTITA_RETURN_IF_ERROR(check(dnn_.conv_create(&desc_), "cudnnCreateConvolutionDescriptor"));
     PARTITA_RETURN_IF_ERROR(
         check(dnn_.conv_set(desc_, static_cast<int>(pads.size()), pads.data(), stride.data(), dilation.data(),
@@ -137,48 +159,168 @@ class Convolution final : public LibraryKernel {
     PARTITA_RETURN_IF_ERROR(check(dnn_.conv_groups(desc_, static_cast<int>(groups)), "cudnnSetConvolutionGroupCount"));
     // Without more said, cuDNN takes tf32 for f32.
     const cudnnMathType_t math = is_narrow() ? CUDNN_TENSOR_OP_MATH : tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
-    PARTITA_RETURN_IF_ERROR(check(dnn_.conv_math(desc_, math), "cudnnSetConvolutionMathType"));
-    PARTITA_RETURN_IF_ERROR(choose_algorithm());
-    padded_at_ = (static_cast<int64_t>(workspace_) + 255) / 256 * 256;
-    device_.reserve_scratch(padded_at_ + (wide_ ? padded_bytes() : 0));
+    PARTITA_RETURN_IF_ERROR(describe_tensors());
+    absl::Status status = choose_algorithm(math, is_narrow() || tf32);
+    if (last_ && absl::IsUnimplemented(status)) {
+      PARTITA_ASSIGN_OR_RETURN(turn_, device_.own_kernel(cat("turn_", element_bytes())));
+      PARTITA_RETURN_IF_ERROR(describe_tensors());
+      status = choose_algorithm(math, true);
+    }
+    PARTITA_RETURN_IF_ERROR(status);
+    return reserve(w, static_cast<int64_t>(workspace_));
+  }
+
+  // By the graph API, where it has a plan; the older interface has its own way otherwise.
+  bool make_plan(const std::vector<int>& pads, const std::vector<int>& stride, const std::vector<int>& dilation) {
+    const auto wide = [](const std::vector<int>& x) { return std::vector<int64_t>(x.begin(), x.end()); };
+    CudnnConvShape shape{direction_, dtype_, {}, wide(pads), wide(stride), wide(dilation)};
+    for (const Side k : {kX, kW, kY}) shape.dims[k] = wide(dims_[k]);
+    absl::StatusOr<std::shared_ptr<const CudnnConv>> plan = device_.convolutions().plan(handle_, shape);
+    if (plan.ok()) plan_ = *std::move(plan);
+    return plan_ != nullptr;
+  }
+
+  // Scratch memory: cuDNN's, then the copies'.
+  absl::Status reserve(const Window& w, int64_t scratch) {
+    const auto place = [&](int64_t bytes) {
+      const int64_t at = (scratch + 255) / 256 * 256;
+      scratch = at + bytes;
+      return at;
+    };
+    if (wide_) padded_at_ = place(padded_bytes());
+    const std::array<int64_t, 3> pixels = {w.in_plane(), w.kernel_size(), w.out_plane()};
+    for (const Side k : {kX, kW, kY}) {
+      matrices_[k] = {dims_[k][0], pixels[k], dims_[k][1]};
+      if (turn_ != nullptr) turned_at_[k] = place(dims_[k][0] * pixels[k] * dims_[k][1] * element_bytes());
+    }
+    device_.reserve_scratch(scratch);
     return absl::OkStatus();
   }
 
-  absl::Status choose_algorithm() {
-    for (algorithm_ = 0; algorithm_ < kForward.size(); ++algorithm_) {
-      const cudnnStatus_t status =
-          direction_ == Direction::kForward
-              ? dnn_.forward_workspace(handle_, x_, weight_, desc_, y_, kForward[algorithm_], &workspace_)
-          : direction_ == Direction::kGradData
-              ? dnn_.data_workspace(handle_, weight_, y_, desc_, x_, kData[algorithm_], &workspace_)
-              : dnn_.filter_workspace(handle_, x_, y_, desc_, weight_, kWeight[algorithm_], &workspace_);
-      if (!is_lacking(status)) return check(status, "cuDNN's workspace");
+  // Operands as cuDNN is given them have their channels last.
+  bool is_last() const { return last_ && turn_ == nullptr; }
+
+  absl::Status describe_tensors() {
+    for (const auto& [tensor, side] : {std::pair{x_, kX}, std::pair{y_, kY}}) {
+      const std::vector<int>& dims = dims_[side];
+      std::vector<int> strides(dims.size(), 1);
+      int stride = is_last() ? dims[1] : 1;
+      for (size_t k = dims.size(); k-- > 0;) {
+        if (is_last() && k == 1) continue;
+        strides[k] = stride;
+        stride *= dims[k];
+      }
+      PARTITA_RETURN_IF_ERROR(
+          check(dnn_.tensor_set(tensor, type_, static_cast<int>(dims.size()), dims.data(), strides.data()),
+                "cudnnSetTensorNdDescriptor"));
+    }
+    return check(dnn_.filter_set(weight_, type_, is_last() ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
+                                 static_cast<int>(dims_[kW].size()), dims_[kW].data()),
+                 "cudnnSetFilterNdDescriptor");
+  }
+
+  struct Choice {
+    int algorithm;
+    cudnnMathType_t math;
+  };
+
+  // What cuDNN's heuristics expect to be fastest, fastest first, of what adds in one order.
+  template <typename Performance, typename Ask>
+  absl::Status suggest(std::vector<Choice>& choices, Ask ask) const {
+    constexpr size_t kMostWorkspace = size_t{1} << 30;
+    std::array<Performance, 16> found;
+    int count = 0;
+    const cudnnStatus_t status = ask(static_cast<int>(found.size()), &count, found.data());
+    if (is_lacking(status)) return absl::OkStatus();
+    PARTITA_RETURN_IF_ERROR(check(status, "cuDNN's choice of an algorithm"));
+    for (int k = 0; k < count; ++k) {
+      const Performance& p = found[static_cast<size_t>(k)];
+      if (p.status == CUDNN_STATUS_SUCCESS && p.determinism == CUDNN_DETERMINISTIC && p.memory <= kMostWorkspace)
+        choices.push_back({static_cast<int>(p.algo), p.mathType});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status choose_algorithm(cudnnMathType_t math, bool by_heuristics) {
+    std::vector<Choice> choices;
+    const auto known = [&](const auto& algorithms) {
+      for (const auto a : algorithms) choices.push_back({static_cast<int>(a), math});
+    };
+    PARTITA_RETURN_IF_ERROR(check(dnn_.conv_math(desc_, math), "cudnnSetConvolutionMathType"));
+    if (by_heuristics && direction_ == Direction::kForward) {
+      PARTITA_RETURN_IF_ERROR(suggest<cudnnConvolutionFwdAlgoPerf_t>(choices, [&](int most, int* count, auto* found) {
+        return dnn_.forward_choices(handle_, x_, weight_, desc_, y_, most, count, found);
+      }));
+    } else if (by_heuristics && direction_ == Direction::kGradData) {
+      PARTITA_RETURN_IF_ERROR(
+          suggest<cudnnConvolutionBwdDataAlgoPerf_t>(choices, [&](int most, int* count, auto* found) {
+            return dnn_.data_choices(handle_, weight_, y_, desc_, x_, most, count, found);
+          }));
+    } else if (by_heuristics) {
+      PARTITA_RETURN_IF_ERROR(
+          suggest<cudnnConvolutionBwdFilterAlgoPerf_t>(choices, [&](int most, int* count, auto* found) {
+            return dnn_.filter_choices(handle_, x_, y_, desc_, weight_, most, count, found);
+          }));
+    }
+    if (direction_ == Direction::kForward) known(kForward);
+    if (direction_ == Direction::kGradData) known(kData);
+    if (direction_ == Direction::kGradWeight) known(kWeight);
+    for (const Choice& c : choices) {
+      PARTITA_RETURN_IF_ERROR(check(dnn_.conv_math(desc_, c.math), "cudnnSetConvolutionMathType"));
+      const cudnnStatus_t status = workspace_of(c.algorithm);
+      if (is_lacking(status)) continue;
+      algorithm_ = c.algorithm;
+      return check(status, "cuDNN's workspace");
     }
     return absl::UnimplementedError("cuDNN has no algorithm for these shapes that adds in one order");
+  }
+
+  cudnnStatus_t workspace_of(int algorithm) {
+    switch (direction_) {
+      case Direction::kForward:
+        return dnn_.forward_workspace(handle_, x_, weight_, desc_, y_,
+                                      static_cast<cudnnConvolutionFwdAlgo_t>(algorithm), &workspace_);
+      case Direction::kGradData:
+        return dnn_.data_workspace(handle_, weight_, y_, desc_, x_,
+                                   static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm), &workspace_);
+      case Direction::kGradWeight:
+        break;
+    }
+    return dnn_.filter_workspace(handle_, x_, y_, desc_, weight_,
+                                 static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm), &workspace_);
+  }
+
+  // Between an operand as the step has it and its copy with the channels second.
+  void turn(Side side, std::byte* from, std::byte* to, bool into) {
+    auto [planes, rows, columns] = matrices_[side];
+    if (!into) std::swap(rows, columns);
+    const int64_t tiles = planes * ((rows + 31) / 32) * ((columns + 31) / 32);
+    void* arguments[] = {&from, &to, &planes, &rows, &columns};
+    device_.launch(turn_, dim3(static_cast<unsigned>(std::min<int64_t>(tiles, 65536))), 256, arguments);
   }
 
   int64_t element_bytes() const { return type_ == CUDNN_DATA_DOUBLE ? 8 : is_narrow() ? 2 : 4; }
   int64_t padded_bytes() const { return planes_ * padded_[0] * padded_[1] * padded_[2] * element_bytes(); }
 
-  const std::byte* pad(std::byte* x, std::byte* padded) {
+  void pad(std::byte* x, std::byte* padded) {
     device_.note("cudaMemset", cudaMemsetAsync(padded, 0, static_cast<size_t>(padded_bytes()), device_.stream()));
     copy_inside(padded, x, true);
-    return padded;
   }
 
   // Between x and its place in the padded copy. Planes are copied together unless there is padding between them.
   void copy_inside(std::byte* padded, std::byte* x, bool into) {
     const bool together = padded_[0] == in_[0];
-    const int64_t copies = together ? 1 : planes_, depth = together ? planes_ * in_[0] : in_[0];
+    const int64_t channels = is_last() ? dims_[kX][1] : 1, size = channels * element_bytes(),
+                  planes = planes_ / channels;
+    const int64_t copies = together ? 1 : planes, depth = together ? planes * in_[0] : in_[0];
     const auto pitched = [&](std::byte* at, const Window::Dims& d) {
-      const size_t row = static_cast<size_t>(d[2] * element_bytes());
+      const size_t row = static_cast<size_t>(d[2] * size);
       return cudaPitchedPtr{at, row, row, static_cast<size_t>(d[1])};
     };
     for (int64_t k = 0; k < copies; ++k) {
-      const cudaPitchedPtr inner = pitched(x + k * in_[0] * in_[1] * in_[2] * element_bytes(), in_);
-      const cudaPitchedPtr outer =
-          pitched(padded + k * padded_[0] * padded_[1] * padded_[2] * element_bytes(), padded_);
-      const cudaPos place{static_cast<size_t>(before_[2] * element_bytes()), static_cast<size_t>(before_[1]),
+      const cudaPitchedPtr inner = pitched(x + k * in_[0] * in_[1] * in_[2] * size, in_);
+      const cudaPitchedPtr outer = pitched(padded + k * padded_[0] * padded_[1] * padded_[2] * size, padded_);
+      const cudaPos place{static_cast<size_t>(before_[2] * size), static_cast<size_t>(before_[1]),
                           static_cast<size_t>(before_[0])};
       cudaMemcpy3DParms copy{};
       (into ? copy.srcPtr : copy.dstPtr) = inner;
@@ -193,15 +335,23 @@ class Convolution final : public LibraryKernel {
   CudaDevice& device_;
   const Cudnn& dnn_;
   Direction direction_;
+  DType dtype_;
   cudnnDataType_t type_;
+  std::shared_ptr<const CudnnConv> plan_;  // of the graph API; null: by the older interface
   cudnnHandle_t handle_ = nullptr;
   cudnnTensorDescriptor_t x_ = nullptr, y_ = nullptr;
   cudnnFilterDescriptor_t weight_ = nullptr;
   cudnnConvolutionDescriptor_t desc_ = nullptr;
-  size_t algorithm_ = 0, workspace_ = 0;
+  std::array<std::vector<int>, 3> dims_;  // of x (its copy), weight and y as cuDNN is told them
+  int algorithm_ = 0;
+  size_t workspace_ = 0;
   Window::Dims in_{}, padded_{}, before_{};  // of x; of its copy; zeros of the copy in front of x
   int64_t planes_ = 0, padded_at_ = 0;       // samples times channels; the copy's place in the scratch, in bytes
   bool wide_ = false;                        // there is a copy
+  bool last_ = false;                        // operands have their channels last
+  cudaKernel_t turn_ = nullptr;              // which turns them, where cuDNN does not take them so
+  std::array<std::array<int64_t, 3>, 3> matrices_{};  // of each operand: outermost dimension, pixels, channels
+  std::array<int64_t, 3> turned_at_{};                // their copies' places in the scratch, in bytes
 };
 
 }  // namespace

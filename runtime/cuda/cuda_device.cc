@@ -7,11 +7,14 @@
 #include <cstring>
 
 #include "base/cat.h"
+#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/named_kernel.h"
+#include "runtime/device/cuda_environment.h"
 #include "runtime/device/gpu_monitor.h"
+#include "runtime/files/in_parallel.h"
 #include "runtime/program/batched_launches.h"
 #include "runtime/program/params.h"
 #include "runtime/program/placement.h"
@@ -19,7 +22,7 @@
 namespace partita::runtime {
 namespace {
 
-constexpr size_t kStaging = 1 << 20;
+constexpr size_t kStaging = 1 << 20, kLargeStaging = 32 << 20;
 
 std::string version_text(int v) { return cat(v / 1000, ".", v % 1000 / 10); }
 
@@ -74,6 +77,15 @@ class BatchedKernel final : public LibraryKernel {
   std::byte* table_;
 };
 
+absl::Status make_staging(std::byte*& memory, cudaEvent_t& left, size_t bytes) {
+  void* made = nullptr;
+  if (cudaError_t e = cudaMallocHost(&made, bytes); e != cudaSuccess) return cuda_error("cudaMallocHost", e);
+  memory = static_cast<std::byte*>(made);
+  if (cudaError_t e = cudaEventCreateWithFlags(&left, cudaEventDisableTiming); e != cudaSuccess)
+    return cuda_error("cudaEventCreate", e);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status cuda_error(const char* call, cudaError_t code) {
@@ -83,12 +95,7 @@ absl::Status cuda_error(const char* call, cudaError_t code) {
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::open(const Program& program, int ordinal) {
   int driver = 0, runtime = 0, count = 0;
-  // Queues between host and device, read when the driver starts. It has eight by itself, and a pipeline's streams
-  // (steps, copies, a lane for each group) are more: those that share one wait for each other.
-  [[maybe_unused]] static const int kConnections = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  // A kernel that is loaded with its first launch may wait for all that runs, and a collective that runs for a rank
-  // that is held up in the same way: where there are several, all kernels are loaded at the start.
-  if (mesh_size(program.mesh) > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  prepare_cuda_environment(mesh_size(program.mesh) > 1);
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   if (driver == 0) return absl::FailedPreconditionError("it needs an NVIDIA driver, and none was found (libcuda.so.1)");
@@ -110,13 +117,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::open(const Program& prog
   if (cudaError_t e = cudaStreamCreateWithFlags(&d->stream_, cudaStreamNonBlocking); e != cudaSuccess)
     return cuda_error("cudaStreamCreate", e);
   PARTITA_RETURN_IF_ERROR(d->copies_.open());
-  for (Staging& staging : d->staging_) {
-    void* memory = nullptr;
-    if (cudaError_t e = cudaMallocHost(&memory, kStaging); e != cudaSuccess) return cuda_error("cudaMallocHost", e);
-    staging.memory = static_cast<std::byte*>(memory);
-    if (cudaError_t e = cudaEventCreateWithFlags(&staging.left, cudaEventDisableTiming); e != cudaSuccess)
-      return cuda_error("cudaEventCreate", e);
-  }
+  for (Staging& staging : d->staging_) PARTITA_RETURN_IF_ERROR(make_staging(staging.memory, staging.left, kStaging));
   return d;
 }
 
@@ -127,6 +128,7 @@ CudaDevice::~CudaDevice() {
   graphs_.clear();
   if (cublas_ != nullptr) (*CublasLt::load())->destroy(cublas_);
   attentions_.clear();
+  convolutions_.clear();
   if (cudnn_ != nullptr) (*Cudnn::load())->destroy(cudnn_);
   for (auto& [program, library] : libraries_) cudaLibraryUnload(library);
   for (cudaLibrary_t library : own_) cudaLibraryUnload(library);
@@ -134,10 +136,12 @@ CudaDevice::~CudaDevice() {
   for (const auto& [block, bytes] : host_blocks_) cudaFreeHost(block);
   for (cudaEvent_t event : stamps_) timed_events_.give_back(event);
   timed_events_.close();
-  for (const Staging& staging : staging_) {
+  const auto free = [](const Staging& staging) {
     if (staging.memory != nullptr) cudaFreeHost(staging.memory);
     if (staging.left != nullptr) cudaEventDestroy(staging.left);
-  }
+  };
+  std::for_each(staging_.begin(), staging_.end(), free);
+  std::for_each(large_staging_.begin(), large_staging_.end(), free);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -211,11 +215,25 @@ absl::StatusOr<CudaDevice::Staging*> CudaDevice::next_staging() {
   return &staging;
 }
 
+absl::StatusOr<CudaDevice::Staging*> CudaDevice::next_large_staging() {
+  Staging& staging = large_staging_[next_large_staging_++ % large_staging_.size()];
+  if (staging.memory == nullptr) PARTITA_RETURN_IF_ERROR(make_staging(staging.memory, staging.left, kLargeStaging));
+  if (cudaError_t e = cudaEventSynchronize(staging.left); e != cudaSuccess) return cuda_error("the GPU", e);
+  return &staging;
+}
+
+// Through page-locked memory, from which the GPU copies beside the host. What is large, a batch of pictures, takes
+// pieces that several threads fill.
 absl::Status CudaDevice::write(std::byte* to, std::span<const std::byte> from) {
-  for (size_t at = 0; at < from.size(); at += kStaging) {
-    const size_t bytes = std::min(kStaging, from.size() - at);
-    PARTITA_ASSIGN_OR_RETURN(Staging * staging, next_staging());
-    std::memcpy(staging->memory, from.data() + at, bytes);
+  const bool large = from.size() > staging_.size() * kStaging;
+  const size_t piece = large ? kLargeStaging : kStaging;
+  for (size_t at = 0; at < from.size(); at += piece) {
+    const size_t bytes = std::min(piece, from.size() - at);
+    PARTITA_ASSIGN_OR_RETURN(Staging * staging, large ? next_large_staging() : next_staging());
+    in_parallel(large ? std::clamp(usable_processors(), 1, 8) : 1, (bytes + kStaging - 1) / kStaging, [&](size_t k) {
+      const size_t first = k * kStaging;
+      std::memcpy(staging->memory + first, from.data() + at + first, std::min(kStaging, bytes - first));
+    });
     cudaError_t e = cudaMemcpyAsync(to + at, staging->memory, bytes, cudaMemcpyHostToDevice, stream());
     if (e == cudaSuccess) e = cudaEventRecord(staging->left, stream_);
     if (e != cudaSuccess) return cuda_error("cudaMemcpy", e);
@@ -315,9 +333,10 @@ absl::StatusOr<cudaKernel_t> CudaDevice::generated_kernel(const Program& program
 
 absl::StatusOr<cudaKernel_t> CudaDevice::own_kernel(const std::string& name) {
   if (own_.empty()) {
-    for (const unsigned char* code : {partita_kernels_attention, partita_kernels_epilogue, partita_kernels_flash,
-                                      partita_kernels_fp8, partita_kernels_grouped, partita_kernels_indexing,
-                                      partita_kernels_pool, partita_kernels_scan, partita_kernels_sums}) {
+    for (const unsigned char* code :
+         {partita_kernels_attention, partita_kernels_epilogue, partita_kernels_flash, partita_kernels_fp8,
+          partita_kernels_grouped, partita_kernels_indexing, partita_kernels_pool, partita_kernels_scan,
+          partita_kernels_sums, partita_kernels_turn}) {
       cudaLibrary_t library = nullptr;
       const cudaError_t e = cudaLibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
       if (e != cudaSuccess)

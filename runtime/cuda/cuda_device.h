@@ -13,6 +13,7 @@
 
 #include "runtime/cuda/copy_streams.h"
 #include "runtime/cuda/cudnn_attention.h"
+#include "runtime/cuda/cudnn_conv.h"
 #include "runtime/cuda/event_pool.h"
 #include "runtime/cuda/launch_graphs.h"
 #include "runtime/cuda/library.h"
@@ -85,6 +86,7 @@ class CudaDevice final : public Device {
   ProductChoices* choices() { return choices_ ? &*choices_ : nullptr; }  // null where nothing is tuned
   absl::StatusOr<cudnnHandle_t> cudnn();
   CudnnAttentions& attentions() { return attentions_; }
+  CudnnConvs& convolutions() { return convolutions_; }
   // That an attention is by cuDNN, or why it is by our own kernels: for the start and for metrics.
   void count_attention(const absl::Status& cudnn);
 
@@ -95,6 +97,7 @@ class CudaDevice final : public Device {
                                                                    int64_t blocks, size_t addresses);
   struct Staging;
   absl::StatusOr<Staging*> next_staging();
+  absl::StatusOr<Staging*> next_large_staging();
   bool is_on_host(const std::byte* at) const;
   absl::StatusOr<cudaKernel_t> generated_kernel(const Program& program, const std::string& name);
 
@@ -111,6 +114,7 @@ class CudaDevice final : public Device {
   cublasLtHandle_t cublas_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
   CudnnAttentions attentions_;
+  CudnnConvs convolutions_;
   int64_t attentions_by_cudnn_ = 0, attentions_by_own_ = 0;
   std::string no_cudnn_attention_;  // why, of the first that is not by cuDNN
   std::optional<ProductChoices> choices_;
@@ -125,6 +129,8 @@ class CudaDevice final : public Device {
   };
   std::array<Staging, 8> staging_;
   size_t next_staging_ = 0;
+  std::array<Staging, 4> large_staging_;  // made when they are needed
+  size_t next_large_staging_ = 0;
   absl::Status failure_;
   std::vector<std::pair<std::string, double>> readings_;
   std::chrono::steady_clock::time_point read_at_{};

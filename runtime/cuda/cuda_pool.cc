@@ -3,6 +3,7 @@
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/kernels_device.h"
 #include "runtime/kernels/window.h"
+#include "runtime/program/library_kernels.h"
 #include "runtime/program/program_check.h"
 
 namespace partita::runtime {
@@ -11,15 +12,18 @@ namespace {
 // Fewer items of a launch than fit into 31 bits, and the threads of one more round.
 constexpr int64_t kMostItems = int64_t{1} << 30;
 
-// x and y are operands' shapes; `name` is that of the kernel. `items`: of a plane, from its window.
+// x and y are operands' shapes, perhaps with their channels last; `name` is that of the kernel. `items`: of a channel
+// of a plane, from its window.
 template <typename Items>
-CudaKernel make_pool(CudaDevice& device, const KernelRequest& r, const char* name, const Shape& x, const Shape& y,
-                     Items items) {
+CudaKernel make_pool(CudaDevice& device, const KernelRequest& r, const char* name, Shape x, Shape y, Items items) {
+  const bool channels_last = r.i("channels_last", 0) != 0;
+  if (channels_last && x.size() == 4 && y.size() == 4) x = channels_second(x), y = channels_second(y);
   if (x.size() < 3 || y.size() != x.size() || x[0] != y[0] || x[1] != y[1])
     return r.error("x and y with the same samples and channels");
   if (!is_float(r.dtype())) return r.unsupported();
   PARTITA_ASSIGN_OR_RETURN(Window w, Window::make(r, x, y, r.ints("kernel"), false));
-  const int64_t planes = w.batch * w.channels, largest = std::max(w.in_plane(), w.out_plane());
+  const int64_t channels = channels_last ? w.channels : 1, planes = w.batch * w.channels / channels,
+                largest = std::max(w.in_plane(), w.out_plane()) * channels;
   if (largest > kMostItems) return r.unsupported();
   WindowDevice d{0, {}, {}, {}, {}, {}, {}, {}, static_cast<int32_t>(r.i("count_include_pad", 0))};
   for (int k = 0; k < 3; ++k) {
@@ -27,10 +31,11 @@ CudaKernel make_pool(CudaDevice& device, const KernelRequest& r, const char* nam
     d.in[k] = at(w.in), d.out[k] = at(w.out), d.kernel[k] = at(w.kernel), d.stride[k] = at(w.stride);
     d.low[k] = at(w.low), d.high[k] = at(w.high), d.dilation[k] = at(w.dilation);
   }
+  d.channels = static_cast<int32_t>(channels);
   d = d.ready();
   std::vector<int64_t> plane_bytes;
   for (const Operand& o : r.step().operands) plane_bytes.push_back(operand_bytes(o) / std::max<int64_t>(planes, 1));
-  const int64_t of_plane = items(d),
+  const int64_t of_plane = items(d) * channels,
                 together = std::max<int64_t>(kMostItems / std::max({largest, of_plane, int64_t{1}}), 1);
   PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel, device.own_kernel(cat(name, "_", dtype_name(r.dtype()))));
   return make_kernel([=, &device](std::span<std::byte* const> b) mutable {

@@ -1,18 +1,11 @@
-// The one file that includes cudnn-frontend's headers, which take a minute to compile.
 #include "runtime/cuda/cudnn_attention.h"
-
-#ifdef PARTITA_CUDNN_FRONTEND
-#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING  // of cuDNN and of the CUDA runtime: nothing of theirs is linked
-#define CUDNN_FRONTEND_SKIP_JSON_LIB
-#include <cuda_runtime_api.h>
-#include <cudnn_frontend.h>
-#endif
 
 #include <cstdlib>
 
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/cuda/cudnn_graph.h"
 #include "runtime/cuda/library.h"
 
 #ifdef PARTITA_CUDNN_FRONTEND
@@ -37,6 +30,14 @@ std::string describe(const AttentionShape& a, DType dtype, bool gradient) {
              a.mask == DType::kInvalid ? "" : cat(", mask of ", dtype_name(a.mask)), ", scale ", a.scale);
 }
 
+// Plans differ by where rows lie, too.
+std::string describe_rows(const AttentionShape& a) {
+  std::string text;
+  for (const AttentionRows* rows : {&a.q, &a.k, &a.v, &a.out, &a.g, &a.dq, &a.dk, &a.dv})
+    append(text, " ", rows->offset, "+", rows->batch, "+", rows->head, "+", rows->row);
+  return text;
+}
+
 // What cuDNN is not asked for.
 absl::Status check_ours(const AttentionShape& a, DType dtype) {
   if (dtype != DType::kBF16 && dtype != DType::kF16) return absl::UnimplementedError("it is for bf16 and fp16");
@@ -49,31 +50,10 @@ absl::Status check_ours(const AttentionShape& a, DType dtype) {
 
 #ifdef PARTITA_CUDNN_FRONTEND
 
-namespace fe = cudnn_frontend;
-using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
-
-absl::Status to_status(fe::error_t e) {
-  if (e.is_good()) return absl::OkStatus();
-  const std::string text = e.get_message();
-  // Said by cudnn-frontend, or by cuDNN below it.
-  const bool lacking =
-      e.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED || text.find("NOT_SUPPORTED") != std::string::npos;
-  return lacking ? absl::UnimplementedError(quote(text, 600)) : absl::InternalError(quote(text, 600));
-}
-
-// cudnn-frontend throws where it finds no library or function.
-template <typename F>
-absl::Status caught(F call) {
-  try {
-    return call();
-  } catch (const std::exception& e) {
-    return absl::FailedPreconditionError(quote(e.what(), 600));
-  }
-}
-
 class Plan final : public CudnnAttention {
  public:
-  Plan(cudnnHandle_t handle, const AttentionShape& shape, DType dtype) : handle_(handle), a_(shape) {
+  Plan(cudnnHandle_t handle, const AttentionShape& shape, DType dtype)
+      : handle_(handle), a_(shape), size_(dtype_size(dtype)) {
     graph_.set_io_data_type(dtype == DType::kBF16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -81,20 +61,22 @@ class Plan final : public CudnnAttention {
 
   absl::Status build(bool gradient) {
     gradient_ = gradient;
-    const TensorPtr q = tensor(kQ, queries(a_.d)), k = tensor(kK, keys(a_.d)), v = tensor(kV, keys(a_.e));
+    const TensorPtr q = tensor(kQ, queries(a_.d), a_.q), k = tensor(kK, keys(a_.d), a_.k),
+                    v = tensor(kV, keys(a_.e), a_.v);
     if (gradient) {
-      const TensorPtr out = tensor(kOut, queries(a_.e)), g = tensor(kG, queries(a_.e)), lse = tensor(kLse, queries(1));
+      const TensorPtr out = tensor(kOut, queries(a_.e), a_.out), g = tensor(kG, queries(a_.e), a_.g),
+                      lse = tensor(kLse, queries(1), row_sums());
       lse->set_data_type(fe::DataType_t::FLOAT);
       auto options = fe::graph::SDPA_backward_attributes().set_name("attention_grad").set_deterministic_algorithm(true);
       const auto grads = graph_.sdpa_backward(q, k, v, out, g, lse, with_scores(options));
-      result(grads[0], kDq, queries(a_.d));
-      result(grads[1], kDk, keys(a_.d));
-      result(grads[2], kDv, keys(a_.e));
+      result(grads[0], kDq, queries(a_.d), a_.dq);
+      result(grads[1], kDk, keys(a_.d), a_.dk);
+      result(grads[2], kDv, keys(a_.e), a_.dv);
     } else {
       auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
       const auto [out, lse] = graph_.sdpa(q, k, v, with_scores(options));
-      result(out, kOut, queries(a_.e));
-      result(lse, kLse, queries(1));
+      result(out, kOut, queries(a_.e), a_.out);
+      result(lse, kLse, queries(1), row_sums());
       lse->set_data_type(fe::DataType_t::FLOAT);
     }
     PARTITA_RETURN_IF_ERROR(to_status(graph_.validate()));
@@ -113,11 +95,18 @@ class Plan final : public CudnnAttention {
 
   absl::Status run(std::span<std::byte* const> b, std::byte* workspace) const override {
     std::unordered_map<int64_t, void*> at;
+    const auto rows = [&](std::byte* operand, const AttentionRows& of) { return operand + of.offset * size_; };
     if (gradient_) {
-      at = {{kG, b[0]},   {kQ, b[1]},  {kK, b[2]},  {kV, b[3]}, {kOut, b[5]},
-            {kLse, b[6]}, {kDq, b[7]}, {kDk, b[8]}, {kDv, b[9]}};
+      std::byte *dk = b.size() > 8 ? b[8] : b[7], *dv = b.size() > 8 ? b[9] : b[7];  // or all in one
+      at = {{kG, rows(b[0], a_.g)},   {kQ, rows(b[1], a_.q)},     {kK, rows(b[2], a_.k)},
+            {kV, rows(b[3], a_.v)},   {kOut, rows(b[5], a_.out)}, {kLse, b[6]},
+            {kDq, rows(b[7], a_.dq)}, {kDk, rows(dk, a_.dk)},     {kDv, rows(dv, a_.dv)}};
     } else {
-      at = {{kQ, b[0]}, {kK, b[1]}, {kV, b[2]}, {kOut, b[b.size() - 2]}, {kLse, b.back()}};
+      at = {{kQ, rows(b[0], a_.q)},
+            {kK, rows(b[1], a_.k)},
+            {kV, rows(b[2], a_.v)},
+            {kOut, rows(b[b.size() - 2], a_.out)},
+            {kLse, b.back()}};
     }
     return with_context(caught([&] { return to_status(graph_.execute(handle_, at, workspace)); }), "cuDNN's attention");
   }
@@ -128,12 +117,17 @@ class Plan final : public CudnnAttention {
 
   Dims queries(int64_t width) const { return {a_.batch, a_.heads, a_.s, width}; }
   Dims keys(int64_t width) const { return {a_.batch, a_.kv_heads, a_.t, width}; }
-  static Dims strides(const Dims& d) { return {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1}; }
-  TensorPtr tensor(Uid uid, const Dims& dims) {
-    return graph_.tensor(fe::graph::Tensor_attributes().set_uid(uid).set_dim(dims).set_stride(strides(dims)));
+  AttentionRows row_sums() const { return {0, a_.heads * a_.s, a_.s, 1}; }
+  // Of one sample, head or row there is no next one: any stride will do but 0, which would be a broadcast.
+  static Dims strides(const Dims& d, const AttentionRows& rows) {
+    return {d[0] == 1 ? d[1] * d[2] * d[3] : rows.batch, d[1] == 1 ? d[2] * d[3] : rows.head,
+            d[2] == 1 ? d[3] : rows.row, 1};
   }
-  static void result(const TensorPtr& made, Uid uid, const Dims& dims) {
-    made->set_output(true).set_uid(uid).set_dim(dims).set_stride(strides(dims));
+  TensorPtr tensor(Uid uid, const Dims& dims, const AttentionRows& rows) {
+    return graph_.tensor(fe::graph::Tensor_attributes().set_uid(uid).set_dim(dims).set_stride(strides(dims, rows)));
+  }
+  static void result(const TensorPtr& made, Uid uid, const Dims& dims, const AttentionRows& rows) {
+    made->set_output(true).set_uid(uid).set_dim(dims).set_stride(strides(dims, rows));
   }
   // The last query looks at the last key.
   template <typename Options>
@@ -149,6 +143,7 @@ class Plan final : public CudnnAttention {
 
   cudnnHandle_t handle_;
   AttentionShape a_;
+  int64_t size_;  // of an element
   bool gradient_ = false;
   fe::graph::Graph graph_;
   int64_t workspace_ = 0;
@@ -156,10 +151,9 @@ class Plan final : public CudnnAttention {
 
 absl::StatusOr<std::shared_ptr<const CudnnAttention>> make(cudnnHandle_t handle, const AttentionShape& shape,
                                                            DType dtype, bool gradient) {
-  // Which runtime it opens, of several that a machine may have; and that on Hopper, from cuDNN 9.25 on, gradients whose
-  // scores are too large for us take turns instead. It reads both when it is first asked.
+  // On Hopper, from cuDNN 9.25 on, gradients whose scores are too large for us take turns instead. It reads this when
+  // it is first asked.
   [[maybe_unused]] static const int kTold =
-      ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", cat("libcudart.so.", CUDART_VERSION / 1000).c_str(), /*overwrite=*/0) +
       ::setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", cat(kMostWorkspace).c_str(), /*overwrite=*/0);
   auto made = std::make_shared<Plan>(handle, shape, dtype);
   PARTITA_RETURN_IF_ERROR(caught([&] { return made->build(gradient); }));
@@ -179,7 +173,7 @@ absl::StatusOr<std::shared_ptr<const CudnnAttention>> ask(cudnnHandle_t handle, 
   PARTITA_RETURN_IF_ERROR(check_ours(shape, dtype));
   PARTITA_ASSIGN_OR_RETURN(const Cudnn* dnn, Cudnn::load());
 #ifdef PARTITA_CUDNN_FRONTEND
-  cudnn_frontend::cudnn_dlhandle = dnn->library;
+  use_cudnn(dnn->library);
 #endif
   auto made = make(handle, shape, dtype, gradient);
   if (!made.ok()) return with_context(made.status(), version_text(dnn->version()));
@@ -192,11 +186,12 @@ absl::StatusOr<std::shared_ptr<const CudnnAttention>> CudnnAttentions::plan(cudn
                                                                             const AttentionShape& shape, DType dtype,
                                                                             bool gradient) {
   const std::string what = describe(shape, dtype, gradient);
-  auto known = plans_.find(what);
+  const std::string key = cat(what, describe_rows(shape));
+  auto known = plans_.find(key);
   if (known == plans_.end()) {
     auto made = ask(handle, shape, dtype, gradient);
     if (!made.ok()) made = with_context(made.status(), what);
-    known = plans_.emplace(what, std::move(made)).first;
+    known = plans_.emplace(key, std::move(made)).first;
   }
   return known->second;
 }

@@ -8,7 +8,7 @@ namespace partita::runtime {
 // The machine code of runtime/cuda/kernels/*.cu, put here by the build.
 extern "C" const unsigned char partita_kernels_attention[], partita_kernels_epilogue[], partita_kernels_flash[],
     partita_kernels_fp8[], partita_kernels_grouped[], partita_kernels_indexing[], partita_kernels_pool[],
-    partita_kernels_scan[], partita_kernels_sums[];
+    partita_kernels_scan[], partita_kernels_sums[], partita_kernels_turn[];
 
 using CudaKernel = absl::StatusOr<std::unique_ptr<LibraryKernel>>;
 CudaKernel prepare_cuda_kernel(CudaDevice& device, const Step& step);

@@ -107,6 +107,9 @@ absl::StatusOr<const Cudnn*> Cudnn::load() {
     l.find(t.forward_workspace, "cudnnGetConvolutionForwardWorkspaceSize");
     l.find(t.data_workspace, "cudnnGetConvolutionBackwardDataWorkspaceSize");
     l.find(t.filter_workspace, "cudnnGetConvolutionBackwardFilterWorkspaceSize");
+    l.find(t.forward_choices, "cudnnGetConvolutionForwardAlgorithm_v7");
+    l.find(t.data_choices, "cudnnGetConvolutionBackwardDataAlgorithm_v7");
+    l.find(t.filter_choices, "cudnnGetConvolutionBackwardFilterAlgorithm_v7");
     l.find(t.forward, "cudnnConvolutionForward");
     l.find(t.backward_data, "cudnnConvolutionBackwardData");
     l.find(t.backward_filter, "cudnnConvolutionBackwardFilter");

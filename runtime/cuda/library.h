@@ -52,6 +52,9 @@ struct Cudnn {
   decltype(&cudnnGetConvolutionForwardWorkspaceSize) forward_workspace;
   decltype(&cudnnGetConvolutionBackwardDataWorkspaceSize) data_workspace;
   decltype(&cudnnGetConvolutionBackwardFilterWorkspaceSize) filter_workspace;
+  decltype(&cudnnGetConvolutionForwardAlgorithm_v7) forward_choices;
+  decltype(&cudnnGetConvolutionBackwardDataAlgorithm_v7) data_choices;
+  decltype(&cudnnGetConvolutionBackwardFilterAlgorithm_v7) filter_choices;
   decltype(&cudnnConvolutionForward) forward;
   decltype(&cudnnConvolutionBackwardData) backward_data;
   decltype(&cudnnConvolutionBackwardFilter) backward_filter;

@@ -26,25 +26,25 @@ struct Forward {
 
   // Queries [begin, end) of one head.
   void run(int64_t b, int64_t h, int64_t begin, int64_t end, Scratch& scratch) const {
-    const int64_t kv = b * shape.kv_heads + h / shape.group(), head = b * shape.heads + h;
+    const int64_t kv = h / shape.group();
     const int64_t keys = shape.key_end(begin, end - begin), columns = (std::max<int64_t>(keys, 1) + 31) / 32 * 32;
     scratch.keys.resize(static_cast<size_t>(shape.d * columns));
     scratch.scores.resize(kQueryTile * kKeyTile);
     scratch.out.resize(static_cast<size_t>(kQueryTile * shape.e));
     scratch.maximum.resize(kQueryTile);
     scratch.sum.resize(kQueryTile);
-    pack_transposed(k + kv * shape.t * shape.d, keys, shape.d, scratch.keys.data(), columns);
+    pack_transposed(k + shape.k.at(b, kv, 0), keys, shape.d, shape.k.row, scratch.keys.data(), columns);
     for (int64_t i = begin; i < end; i += kQueryTile) {
-      query_block(head, kv, mask_of_head(shape, mask, b, h), i, std::min(kQueryTile, end - i), columns, scratch);
+      query_block(b, h, mask_of_head(shape, mask, b, h), i, std::min(kQueryTile, end - i), columns, scratch);
     }
   }
 
  private:
-  void query_block(int64_t head, int64_t kv, const std::byte* head_mask, int64_t i0, int64_t rows, int64_t key_columns,
+  void query_block(int64_t b, int64_t h, const std::byte* head_mask, int64_t i0, int64_t rows, int64_t key_columns,
                    Scratch& scratch) const {
     constexpr T kNever = -std::numeric_limits<T>::infinity();
     const TileOps<T>& ops = tile_ops<T>();
-    const T *queries = q + (head * shape.s + i0) * shape.d, *values = v + kv * shape.t * shape.e;
+    const T *queries = q + shape.q.at(b, h, i0), *values = v + shape.v.at(b, h / shape.group(), 0);
     T *scores = scratch.scores.data(), *result = scratch.out.data();
     std::fill_n(result, rows * shape.e, T(0));
     std::fill_n(scratch.maximum.begin(), rows, kNever);
@@ -52,20 +52,21 @@ struct Forward {
     const int64_t keys = shape.key_end(i0, rows);
     for (int64_t j0 = 0; j0 < keys; j0 += kKeyTile) {
       const int64_t columns = std::min(kKeyTile, keys - j0), padded = std::min(kKeyTile, key_columns - j0);
-      ops.gemm(scores, kKeyTile, queries, shape.d, 1, scratch.keys.data() + j0, key_columns, rows, padded, shape.d,
+      ops.gemm(scores, kKeyTile, queries, shape.q.row, 1, scratch.keys.data() + j0, key_columns, rows, padded, shape.d,
                false);
       const T factor = mask_tile(shape, head_mask, i0, rows, j0, columns, scores, kKeyTile);
       for (int64_t i = 0; i < rows; ++i)
         soften_row(ops, scores + i * kKeyTile, columns, factor, scratch.maximum[static_cast<size_t>(i)],
                    scratch.sum[static_cast<size_t>(i)], result + i * shape.e);
-      ops.gemm(result, shape.e, scores, kKeyTile, 1, values + j0 * shape.e, shape.e, rows, shape.e, columns, true);
+      ops.gemm(result, shape.e, scores, kKeyTile, 1, values + j0 * shape.v.row, shape.v.row, rows, shape.e, columns,
+               true);
     }
     for (int64_t i = 0; i < rows; ++i) {
       const T sum = scratch.sum[static_cast<size_t>(i)], factor = sum > T(0) ? T(1) / sum : sum == T(0) ? T(0) : sum;
-      T* to = out + (head * shape.s + i0 + i) * shape.e;
+      T* to = out + shape.out.at(b, h, i0 + i);
       for (int64_t c = 0; c < shape.e; ++c) to[c] = result[i * shape.e + c] * factor;
       const T value = sum == T(0) ? kNever : scratch.maximum[static_cast<size_t>(i)] + std::log(sum);
-      const int64_t at = head * shape.s + i0 + i;
+      const int64_t at = (b * shape.heads + h) * shape.s + i0 + i;
       if (lse_dtype == DType::kF64)
         as<double>(lse)[at] = static_cast<double>(value);
       else
@@ -118,7 +119,7 @@ Kernel make_attention(const KernelRequest& r) {
                            AttentionShape::make(r, r.in(0), r.in(1), r.in(2), r.has_input(3) ? &r.in(3) : nullptr));
   const Operand &out = r.out(0), &lse = r.out(1);
   const DType dtype = r.dtype();
-  if (out.shape != Shape{shape.batch, shape.heads, shape.s, shape.e} || out.dtype != dtype ||
+  if (*element_count(out.shape) != shape.batch * shape.heads * shape.s * shape.e || out.dtype != dtype ||
       *element_count(lse.shape) != shape.batch * shape.heads * shape.s ||
       (lse.dtype != DType::kF32 && lse.dtype != DType::kF64)) {
     return r.error("out [b, h, s, e] and lse [b, h, s] in f32 or f64");

@@ -13,13 +13,22 @@ namespace partita::runtime {
 
 constexpr int64_t kQueryTile = 64, kKeyTile = 128;
 
+// Where rows lie in an operand: the first, and from there on, in elements.
+struct AttentionRows {
+  int64_t offset = 0, batch = 0, head = 0, row = 0;
+  int64_t at(int64_t b, int64_t h, int64_t i) const { return offset + b * batch + h * head + i * row; }
+};
+
 struct AttentionShape {
   int64_t batch = 1, heads = 1, kv_heads = 1, s = 1, t = 1, d = 1, e = 1;
   double scale = 1;
   bool causal = false;
   DType mask = DType::kInvalid;           // bool, or the type that is computed in
   int64_t mask_stride[4] = {0, 0, 0, 0};  // elements; 0 where it is broadcast
+  // By the step's parameters, or dense; of a gradient alone: g, dq, dk, dv.
+  AttentionRows q, k, v, out, g, dq, dk, dv;
 
+  // A step with the parameter `sizes` has all of those as parameters, too (codegen/prepare/attention_views.h).
   static absl::StatusOr<AttentionShape> make(const KernelRequest& r, const Operand& q, const Operand& k,
                                              const Operand& v, const Operand* mask);
 
@@ -32,10 +41,10 @@ struct AttentionShape {
   int64_t query_begin(int64_t j) const { return causal ? std::clamp<int64_t>(j - (t - s), 0, s) : 0; }
 };
 
-// to[d][columns] = `count` rows of a matrix [t, d], transposed; `columns` >= count, the rest zero.
+// to[d][columns] = `count` rows of d elements, one every `pitch`, transposed; `columns` >= count, the rest zero.
 template <typename T>
-void pack_transposed(const T* from, int64_t count, int64_t d, T* to, int64_t columns) {
-  transpose(to, columns, from, d, count, d);
+void pack_transposed(const T* from, int64_t count, int64_t d, int64_t pitch, T* to, int64_t columns) {
+  transpose(to, columns, from, pitch, count, d);
   for (int64_t i = 0; i < d && count < columns; ++i) std::fill(to + i * columns + count, to + (i + 1) * columns, T(0));
 }
 

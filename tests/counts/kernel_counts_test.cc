@@ -146,7 +146,8 @@ TEST(KernelCounts_OwnKernels, HaveNoCallsAndNoLocalMemoryInLoops) {
   for (const unsigned char* text :
        {runtime::partita_kernels_attention, runtime::partita_kernels_epilogue, runtime::partita_kernels_flash,
         runtime::partita_kernels_fp8, runtime::partita_kernels_grouped, runtime::partita_kernels_indexing,
-        runtime::partita_kernels_pool, runtime::partita_kernels_scan, runtime::partita_kernels_sums}) {
+        runtime::partita_kernels_pool, runtime::partita_kernels_scan, runtime::partita_kernels_sums,
+        runtime::partita_kernels_turn}) {
     const auto faults = loop_faults(reinterpret_cast<const char*>(text));
     ASSERT_TRUE(faults.ok()) << faults.status();
     for (const LoopFault& f : *faults) {

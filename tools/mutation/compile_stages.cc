@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "tools/flow/bound_inputs.h"
+#include "tools/verify/bundle/turned_values.h"
 #include "tools/verify/layout/serial_values.h"
 
 namespace partita {
@@ -12,6 +13,7 @@ absl::StatusOr<verifier::RankProgram> program_of(EmittedProgram emitted) {
   p.rank = verifier::without_weights(std::move(emitted.claims.graph));
   PARTITA_RETURN_IF_ERROR(verifier::expand_rank(p));
   p.claims = std::move(emitted.claims.steps);
+  p.code = verifier::with_turned_values(std::move(p.code), p.claims, p.from);
   p.nests = std::move(emitted.claims.nests);
   p.program = std::move(emitted.program);
   return p;

@@ -27,11 +27,17 @@ std::vector<NamedNest> nests_of(const KernelNests& all, bool host) {
   return nests;
 }
 
-// PTX without what was added once the assembler had said that a kernel needs more registers.
+// PTX without how many blocks of a kernel a multiprocessor is to have, which is asked anew once the assembler has said
+// that it needs more registers.
 std::string without_requests(std::string_view ptx) {
-  constexpr std::string_view kRequest = "\n.minnctapersm 1";
+  constexpr std::string_view kRequest = "\n.minnctapersm ";
   std::string text(ptx);
-  for (size_t at = 0; (at = text.find(kRequest, at)) != std::string::npos;) text.erase(at, kRequest.size());
+  for (size_t at = 0; (at = text.find(kRequest, at)) != std::string::npos;) {
+    const size_t end = std::min(text.find_first_not_of("0123456789", at + kRequest.size()), text.size());
+    const bool alone = end > at + kRequest.size() && (end == text.size() || text[end] == '\n');
+    if (alone) text.erase(at, end - at);
+    at += alone ? 0 : 1;  // whatever else such a line has is compared
+  }
   return text;
 }
 

@@ -59,13 +59,15 @@ struct Divisor {
   }
 };
 
-// runtime/kernels/window.h's Window, of planes (batch * channels) with fewer than 2^31 elements all together.
+// runtime/kernels/window.h's Window, of planes with fewer than 2^31 elements all together: [batch * channels,
+// spatial…], or, with channels last, [batch, spatial…, channels].
 constexpr int kPoolSpan = 4;  // neighbours along the last dimension whose gradients a thread has
 struct WindowDevice {
   int32_t planes;
   int32_t in[3], out[3], kernel[3], stride[3], low[3], high[3], dilation[3];
-  int32_t include_pad;  // of an average
-  Divisor by_in[3] = {}, by_out[3] = {}, by_stride[3] = {}, by_dilation[3] = {}, by_spans = {};
+  int32_t include_pad;   // of an average
+  int32_t channels = 1;  // side by side in a plane
+  Divisor by_in[3] = {}, by_out[3] = {}, by_stride[3] = {}, by_dilation[3] = {}, by_spans = {}, by_channels = {};
 
   // With its divisors.
   WindowDevice ready() const {
@@ -74,7 +76,7 @@ struct WindowDevice {
       w.by_in[d] = Divisor::of(in[d]), w.by_out[d] = Divisor::of(out[d]);
       w.by_stride[d] = Divisor::of(stride[d]), w.by_dilation[d] = Divisor::of(dilation[d]);
     }
-    w.by_spans = Divisor::of(spans());
+    w.by_spans = Divisor::of(spans()), w.by_channels = Divisor::of(channels);
     return w;
   }
   __host__ __device__ int32_t spans() const { return (in[2] + kPoolSpan - 1) / kPoolSpan; }  // of a row
@@ -98,10 +100,20 @@ struct ScoresDevice {
 // kernels/flash.cu: a block of kFlashThreads owns kFlashRows rows (queries or keys) and goes through the others by
 // flash_step() of them. Matrices have `head` elements a row in shared memory, of `size` bytes, and 16 bytes between
 // rows.
+struct RowsDevice {
+  int64_t batch, head, row;  // elements from one sample, head and row to the next
+#ifndef PARTITA_DEVICE_TYPES_ONLY
+  // Where the rows of a head begin, of all batches' `heads` each; `first` of them.
+  __device__ int64_t of_head(int64_t number, int64_t heads, int64_t first) const {
+    return number / heads * batch + number % heads * head + first * row;
+  }
+#endif
+};
 struct FlashDevice {
   ScoresDevice scores;  // of all heads
   int32_t group;        // query heads of a key head
   int32_t d, e;         // elements of a query and of a value, at most `head`
+  RowsDevice q, k, v, out, g, dq, dk, dv;
 };
 constexpr int kFlashThreads = 128, kFlashRows = 64;
 constexpr int flash_step(int size, int head, bool owns_keys) { return size == 4 || (owns_keys && head > 64) ? 32 : 64; }

@@ -24,29 +24,30 @@ __device__ T* take_rows(char*& shared, int count) {
   return rows;
 }
 
-// Rows of `width` elements into a matrix of D columns: the first `exist` of kRows; zeros in the rest and in the columns
-// beyond. A group of copies.
+// Rows of `width` elements, one every `pitch`, into a matrix of D columns: the first `exist` of kRows; zeros in the rest
+// and in the columns beyond. A group of copies. `from` is at a multiple of 16 bytes where width and pitch are.
 template <int kRows, int D, typename T>
-__device__ void load_rows(T* to, const T* from, int exist, int width) {
+__device__ void load_rows(T* to, const T* from, int exist, int width, int64_t pitch) {
   constexpr int kVector = 16 / static_cast<int>(sizeof(T));
-  if (width % kVector == 0) {
+  if (width % kVector == 0 && pitch % kVector == 0) {
     for (int v = static_cast<int>(threadIdx.x); v < kRows * (D / kVector); v += kFlashThreads) {
       const int row = v / (D / kVector), column = v % (D / kVector) * kVector;
       const bool exists = row < exist && column < width;
-      copy_async16(to + row * kStride<T, D> + column, exists ? from + row * width + column : from, exists);
+      copy_async16(to + row * kStride<T, D> + column, exists ? from + row * pitch + column : from, exists);
     }
   } else {
     for (int v = static_cast<int>(threadIdx.x); v < kRows * D; v += kFlashThreads) {
       const int row = v / D, column = v % D;
-      to[row * kStride<T, D> + column] = row < exist && column < width ? from[row * width + column] : narrow<T>(0);
+      to[row * kStride<T, D> + column] = row < exist && column < width ? from[row * pitch + column] : narrow<T>(0);
     }
   }
   commit_copies();
 }
 
-// This warp's rows of a result [exist, width], each times its factor.
+// This warp's rows of a result, `exist` of `width` elements, one every `pitch`, each times its factor.
 template <int D, typename T>
-__device__ void store_rows(T* to, const WarpSum<D>& sum, int exist, int width, const float (&factor)[2]) {
+__device__ void store_rows(T* to, const WarpSum<D>& sum, int exist, int width, int64_t pitch,
+                           const float (&factor)[2]) {
   const int g = lane_number() / 4, first = lane_number() % 4 * 2;
   UNROLL
   for (int half = 0; half < 2; ++half) {
@@ -57,7 +58,7 @@ __device__ void store_rows(T* to, const WarpSum<D>& sum, int exist, int width, c
       UNROLL
       for (int x = 0; x < 2; ++x) {
         const int column = n * 8 + first + x;
-        if (column < width) to[row * width + column] = narrow<T>(sum[n][half * 2 + x] * factor[half]);
+        if (column < width) to[row * pitch + column] = narrow<T>(sum[n][half * 2 + x] * factor[half]);
       }
     }
   }
@@ -156,9 +157,10 @@ __device__ void flash_forward(const T* q, const T* k, const T* v, const void* ma
   constexpr int N = kStep<T, D>;
   const ScoresDevice& z = f.scores;
   const QueryBlock own(z);
-  q += (own.head * z.s + own.first) * f.d;
-  k += own.head / f.group * z.t * f.d;
-  v += own.head / f.group * z.t * f.e;
+  const int64_t key_heads = z.heads / f.group, key_head = own.head / f.group;
+  q += f.q.of_head(own.head, z.heads, own.first);
+  k += f.k.of_head(key_head, key_heads, 0);
+  v += f.v.of_head(key_head, key_heads, 0);
   char* shared = launch_shared();
   T *queries = take_rows<T, D>(shared, kFlashRows), *keys = take_rows<T, D>(shared, N),
     *values = take_rows<T, D>(shared, N);
@@ -169,9 +171,9 @@ __device__ void flash_forward(const T* q, const T* k, const T* v, const void* ma
   WarpSum<D> sum;
   clear<D>(sum);
   float maximum[2] = {-infinity<float>(), -infinity<float>()}, total[2] = {0, 0};
-  load_rows<kFlashRows, D>(queries, q, own.rows, f.d);
-  load_rows<N, D>(keys, k, end, f.d);
-  load_rows<N, D>(values, v, end, f.e);
+  load_rows<kFlashRows, D>(queries, q, own.rows, f.d, f.q.row);
+  load_rows<N, D>(keys, k, end, f.d, f.k.row);
+  load_rows<N, D>(values, v, end, f.e, f.v.row);
   for (int j0 = 0; j0 < end; j0 += N) {
     const int left = max(end - j0 - N, 0);
     const int64_t next = left > 0 ? j0 + N : 0;
@@ -181,7 +183,7 @@ __device__ void flash_forward(const T* q, const T* k, const T* v, const void* ma
     clear<N>(p);
     add_rows_by_rows<N, D>(p, warp_queries, keys);
     __syncthreads();
-    load_rows<N, D>(keys, k + next * f.d, left, f.d);
+    load_rows<N, D>(keys, k + next * f.k.row, left, f.d, f.k.row);
     mask_query_rows<N>(p, z, mask, head_mask, own.first, j0);
     float shift[2], shrink[2];
     UNROLL
@@ -204,7 +206,7 @@ __device__ void flash_forward(const T* q, const T* k, const T* v, const void* ma
     __syncthreads();
     add_sum_by_columns<N, D>(sum, p, values);
     __syncthreads();
-    load_rows<N, D>(values, v + next * f.e, left, f.e);
+    load_rows<N, D>(values, v + next * f.v.row, left, f.e, f.v.row);
   }
   wait_copies<0>();
   float factor[2];
@@ -216,18 +218,25 @@ __device__ void flash_forward(const T* q, const T* k, const T* v, const void* ma
     if (row < own.rows && lane_number() % 4 == 0)
       lse[own.head * z.s + own.first + row] = total[half] == 0 ? -infinity<float>() : maximum[half] + logf(total[half]);
   }
-  store_rows<D>(out + (own.head * z.s + own.first) * f.e, sum, own.rows, f.e, factor);
+  store_rows<D>(out + f.out.of_head(own.head, z.heads, own.first), sum, own.rows, f.e, f.out.row, factor);
 }
 
 // delta of one row of the output for each warp.
 template <typename T>
-__device__ void flash_delta(const T* g, const T* out, float* delta, int64_t rows, int e) {
-  const int64_t row = int64_t{blockIdx.x} * (kFlashThreads / 32) + warp_number();
+__device__ void flash_delta(const T* g, const T* out, float* delta, const FlashDevice f) {
+  const ScoresDevice& z = f.scores;
+  const int row = static_cast<int>(blockIdx.x) * (kFlashThreads / 32) + warp_number(), head = row / queries_of(z),
+            query = row % queries_of(z);
+  const bool exists = head < z.count;
   float sum = 0;
-  for (int c = lane_number(); c < e && row < rows; c += 32) sum += wide(g[row * e + c]) * wide(out[row * e + c]);
+  if (exists) {
+    g += f.g.of_head(head, z.heads, query);
+    out += f.out.of_head(head, z.heads, query);
+    for (int c = lane_number(); c < f.e; c += 32) sum += wide(g[c]) * wide(out[c]);
+  }
   UNROLL
   for (int distance = 16; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
-  if (lane_number() == 0 && row < rows) delta[row] = sum;
+  if (lane_number() == 0 && exists) delta[row] = sum;
 }
 
 // A row's log-sum as the shift of its exponentials: a row without keys, or beyond the last, has none that counts.
@@ -248,9 +257,9 @@ __device__ void flash_query_grads(const T* g, const T* q, const T* k, const T* v
   constexpr int N = kStep<T, D>;
   const ScoresDevice& z = f.scores;
   const QueryBlock own(z);
-  const int64_t first = own.head * z.s + own.first;
-  k += own.head / f.group * z.t * f.d;
-  v += own.head / f.group * z.t * f.e;
+  const int64_t first = own.head * z.s + own.first, key_heads = z.heads / f.group, key_head = own.head / f.group;
+  k += f.k.of_head(key_head, key_heads, 0);
+  v += f.v.of_head(key_head, key_heads, 0);
   char* shared = launch_shared();
   T *queries = take_rows<T, D>(shared, kFlashRows), *gradients = take_rows<T, D>(shared, kFlashRows),
     *keys = take_rows<T, D>(shared, N), *values = take_rows<T, D>(shared, N);
@@ -267,10 +276,10 @@ __device__ void flash_query_grads(const T* g, const T* q, const T* k, const T* v
   }
   WarpSum<D> sum;
   clear<D>(sum);
-  load_rows<kFlashRows, D>(queries, q + first * f.d, own.rows, f.d);
-  load_rows<kFlashRows, D>(gradients, g + first * f.e, own.rows, f.e);
-  load_rows<N, D>(values, v, end, f.e);
-  load_rows<N, D>(keys, k, end, f.d);
+  load_rows<kFlashRows, D>(queries, q + f.q.of_head(own.head, z.heads, own.first), own.rows, f.d, f.q.row);
+  load_rows<kFlashRows, D>(gradients, g + f.g.of_head(own.head, z.heads, own.first), own.rows, f.e, f.g.row);
+  load_rows<N, D>(values, v, end, f.e, f.v.row);
+  load_rows<N, D>(keys, k, end, f.d, f.k.row);
   for (int j0 = 0; j0 < end; j0 += N) {
     const int left = max(end - j0 - N, 0);
     const int64_t next = left > 0 ? j0 + N : 0;
@@ -281,18 +290,18 @@ __device__ void flash_query_grads(const T* g, const T* q, const T* k, const T* v
     add_rows_by_rows<N, D>(dp, gradients + warp_rows, values);
     wait_copies<0>();
     __syncthreads();
-    load_rows<N, D>(values, v + next * f.e, left, f.e);
+    load_rows<N, D>(values, v + next * f.v.row, left, f.e, f.v.row);
     clear<N>(p);
     add_rows_by_rows<N, D>(p, queries + warp_rows, keys);
     mask_query_rows<N>(p, z, mask, head_mask, own.first, j0);
     for_elements<N>([&](int n, int x) { score_gradient(p[n][x], dp[n][x], shift[x / 2], deltas[x / 2]); });
     add_sum_by_columns<N, D>(sum, dp, keys);
     __syncthreads();
-    load_rows<N, D>(keys, k + next * f.d, left, f.d);
+    load_rows<N, D>(keys, k + next * f.k.row, left, f.d, f.k.row);
   }
   wait_copies<0>();
   const float scale = static_cast<float>(z.scale), factor[2] = {scale, scale};
-  store_rows<D>(dq + first * f.d, sum, own.rows, f.d, factor);
+  store_rows<D>(dq + f.dq.of_head(own.head, z.heads, own.first), sum, own.rows, f.d, f.dq.row, factor);
 }
 
 template <int D, typename T>
@@ -302,7 +311,7 @@ __device__ void flash_key_grads(const T* g, const T* q, const T* k, const T* v, 
   const ScoresDevice& z = f.scores;
   const int blocks = (keys_of(z) + kFlashRows - 1) / kFlashRows, block = static_cast<int>(blockIdx.x),
             key_head = block / blocks, j0 = block % blocks * kFlashRows, rows = keys_of(z) - j0;
-  const int64_t first = key_head * z.t + j0;
+  const int64_t key_heads = z.heads / f.group;
   char* shared = launch_shared();
   T *keys = take_rows<T, D>(shared, kFlashRows), *values = take_rows<T, D>(shared, kFlashRows),
     *queries = take_rows<T, D>(shared, N), *gradients = take_rows<T, D>(shared, N);
@@ -310,17 +319,17 @@ __device__ void flash_key_grads(const T* g, const T* q, const T* k, const T* v, 
   // The first query that may look at these keys, down to a whole step.
   const int seen = z.causal && j0 > reach(z) ? j0 - reach(z) : 0, begin = seen / N * N;
   auto load_gradients = [&](int head, int i0) {
-    load_rows<N, D>(gradients, g + (head * z.s + i0) * f.e, queries_of(z) - i0, f.e);
+    load_rows<N, D>(gradients, g + f.g.of_head(head, z.heads, i0), queries_of(z) - i0, f.e, f.g.row);
   };
   auto load_queries = [&](int head, int i0) {
-    load_rows<N, D>(queries, q + (head * z.s + i0) * f.d, queries_of(z) - i0, f.d);
+    load_rows<N, D>(queries, q + f.q.of_head(head, z.heads, i0), queries_of(z) - i0, f.d, f.q.row);
   };
 
   WarpSum<D> sum_k, sum_v;
   clear<D>(sum_k);
   clear<D>(sum_v);
-  load_rows<kFlashRows, D>(keys, k + first * f.d, rows, f.d);
-  load_rows<kFlashRows, D>(values, v + first * f.e, rows, f.e);
+  load_rows<kFlashRows, D>(keys, k + f.k.of_head(key_head, key_heads, j0), rows, f.d, f.k.row);
+  load_rows<kFlashRows, D>(values, v + f.v.of_head(key_head, key_heads, j0), rows, f.e, f.v.row);
   // All query heads of the group, one after the other.
   int head = key_head * f.group, i0 = begin;
   int left = begin < queries_of(z) ? f.group * ((queries_of(z) - begin + N - 1) / N) : 0;  // steps
@@ -366,8 +375,8 @@ __device__ void flash_key_grads(const T* g, const T* q, const T* k, const T* v, 
   }
   wait_copies<0>();
   const float scale = static_cast<float>(z.scale), scaled[2] = {scale, scale}, plain[2] = {1, 1};
-  store_rows<D>(dk + first * f.d, sum_k, rows, f.d, scaled);
-  store_rows<D>(dv + first * f.e, sum_v, rows, f.e, plain);
+  store_rows<D>(dk + f.dk.of_head(key_head, key_heads, j0), sum_k, rows, f.d, f.dk.row, scaled);
+  store_rows<D>(dv + f.dv.of_head(key_head, key_heads, j0), sum_v, rows, f.e, f.dv.row, plain);
 }
 
 }  // namespace
@@ -392,8 +401,8 @@ __device__ void flash_key_grads(const T* g, const T* q, const T* k, const T* v, 
   PARTITA_FLASH(T, NAME, 64)                                                                             \
   PARTITA_FLASH(T, NAME, 128)                                                                            \
   KERNEL void __launch_bounds__(kFlashThreads)                                                           \
-      flash_delta_##NAME(const T* g, const T* y, float* delta, int64_t rows, int e) {                    \
-    flash_delta(g, y, delta, rows, e);                                                                   \
+      flash_delta_##NAME(const T* g, const T* y, float* delta, const FlashDevice f) {                    \
+    flash_delta(g, y, delta, f);                                                                         \
   }
 PARTITA_FLASHES(DeviceBf16, bf16)
 PARTITA_FLASHES(DeviceF16, f16)

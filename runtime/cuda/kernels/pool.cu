@@ -53,14 +53,21 @@ __device__ bool has_tap(const WindowDevice& w, const int32_t* window, const int3
   return has;
 }
 
-// Where element `e` of all planes is; returns its plane.
-__device__ int32_t find(const Divisor* by, int32_t e, int32_t* at) {
+// Where element `e` of all planes is: in which plane, of which channel, and where there.
+struct Place {
+  int32_t plane, channel, at[3];
+};
+__device__ Place find(const WindowDevice& w, const Divisor* by, int32_t e) {
+  Place p;
+  int32_t rest = w.by_channels(e);
+  p.channel = e - rest * w.channels;
   for (int d = 3; d-- > 0;) {
-    const int32_t rest = by[d](e);
-    at[d] = e - rest * static_cast<int32_t>(by[d].divisor);
     e = rest;
+    rest = by[d](e);
+    p.at[d] = e - rest * static_cast<int32_t>(by[d].divisor);
   }
-  return e;
+  p.plane = rest;
+  return p;
 }
 
 // 1 / (elements averaged): all of the window inside the padded x, or only those inside x.
@@ -77,16 +84,17 @@ __device__ T weight(const WindowDevice& w, const int32_t* start) {
 
 template <typename T>
 __device__ void max_pool(const T* x, T* y, int32_t* indices, const WindowDevice& w) {
-  const int64_t total = int64_t{w.planes} * w.out_plane();
+  const int64_t total = int64_t{w.planes} * w.out_plane() * w.channels;
   for (int64_t e = first_item(); e < total; e += item_step()) {
-    int32_t window[3], start[3];
-    const T* plane = x + int64_t{find(w.by_out, static_cast<int32_t>(e), window)} * w.in_plane();
-    for (int d = 0; d < 3; ++d) start[d] = w.start(d, window[d]);
+    const Place p = find(w, w.by_out, static_cast<int32_t>(e));
+    const T* plane = x + int64_t{p.plane} * w.in_plane() * w.channels + p.channel;
+    int32_t start[3];
+    for (int d = 0; d < 3; ++d) start[d] = w.start(d, p.at[d]);
     Wide<T> best = -(Wide<T>(1) / Wide<T>(0));
     int32_t at = -1;
-    for_inside(w, start, [&](int32_t p) {
-      const Wide<T> v = wide(plane[p]);
-      if (at < 0 || v > best || (v != v && best == best)) best = v, at = p;
+    for_inside(w, start, [&](int32_t tap) {
+      const Wide<T> v = wide(plane[tap * w.channels]);
+      if (at < 0 || v > best || (v != v && best == best)) best = v, at = tap;
     });
     y[e] = narrow<T>(best);
     indices[e] = at < 0 ? 0 : at;
@@ -98,30 +106,30 @@ __device__ void max_pool_grad(const T* g, const int32_t* indices, T* dx, const W
   struct alignas(sizeof(T) * kPoolSpan > 16 ? 16 : sizeof(T) * kPoolSpan) Span {
     T of[kPoolSpan];
   };
-  const bool whole = w.in[2] % kPoolSpan == 0;
-  const int64_t total = int64_t{w.planes} * w.in[0] * w.in[1] * w.spans();
+  const bool whole = w.in[2] % kPoolSpan == 0 && w.channels == 1;
+  const int64_t total = int64_t{w.planes} * w.in[0] * w.in[1] * w.spans() * w.channels;
   const Divisor by[] = {w.by_in[0], w.by_in[1], w.by_spans};
   for (int64_t e = first_item(); e < total; e += item_step()) {
-    int32_t at[3];
-    const int64_t plane = find(by, static_cast<int32_t>(e), at);
+    Place p = find(w, by, static_cast<int32_t>(e));
+    int32_t(&at)[3] = p.at;
     at[2] *= kPoolSpan;
     const int32_t position = place(w.in, at);
-    const int64_t out = plane * w.out_plane();
+    const int64_t out = int64_t{p.plane} * w.out_plane() * w.channels + p.channel;
     Wide<T> sum[kPoolSpan] = {};
     for_windows_over(w, at, kPoolSpan, [&](const int32_t* window) {
-      const int64_t o = out + place(w.out, window);
+      const int64_t o = out + int64_t{place(w.out, window)} * w.channels;
       const int32_t hit = indices[o] - position;
       const Wide<T> v = wide(g[o]);
       for (int j = 0; j < kPoolSpan; ++j) sum[j] += hit == j ? v : Wide<T>(0);
     });
-    T* to = dx + plane * w.in_plane() + position;
+    T* to = dx + (int64_t{p.plane} * w.in_plane() + position) * w.channels + p.channel;
     Span made;
     for (int j = 0; j < kPoolSpan; ++j) made.of[j] = narrow<T>(sum[j]);
     if (whole) {
       *reinterpret_cast<Span*>(to) = made;
     } else {
       for (int j = 0; j < kPoolSpan; ++j) {
-        if (at[2] + j < w.in[2]) to[j] = made.of[j];
+        if (at[2] + j < w.in[2]) to[j * w.channels] = made.of[j];
       }
     }
   }
@@ -129,29 +137,31 @@ __device__ void max_pool_grad(const T* g, const int32_t* indices, T* dx, const W
 
 template <typename T>
 __device__ void avg_pool(const T* x, T* y, const WindowDevice& w) {
-  const int64_t total = int64_t{w.planes} * w.out_plane();
+  const int64_t total = int64_t{w.planes} * w.out_plane() * w.channels;
   for (int64_t e = first_item(); e < total; e += item_step()) {
-    int32_t window[3], start[3];
-    const T* plane = x + int64_t{find(w.by_out, static_cast<int32_t>(e), window)} * w.in_plane();
-    for (int d = 0; d < 3; ++d) start[d] = w.start(d, window[d]);
+    const Place p = find(w, w.by_out, static_cast<int32_t>(e));
+    const T* plane = x + int64_t{p.plane} * w.in_plane() * w.channels + p.channel;
+    int32_t start[3];
+    for (int d = 0; d < 3; ++d) start[d] = w.start(d, p.at[d]);
     Wide<T> sum = 0;
-    for_inside(w, start, [&](int32_t p) { sum += wide(plane[p]); });
+    for_inside(w, start, [&](int32_t tap) { sum += wide(plane[tap * w.channels]); });
     y[e] = narrow<T>(sum * weight<Wide<T>>(w, start));
   }
 }
 
 template <typename T>
 __device__ void avg_pool_grad(const T* g, T* dx, const WindowDevice& w) {
-  const int64_t total = int64_t{w.planes} * w.in_plane();
+  const int64_t total = int64_t{w.planes} * w.in_plane() * w.channels;
   for (int64_t e = first_item(); e < total; e += item_step()) {
-    int32_t at[3];
-    const T* plane = g + int64_t{find(w.by_in, static_cast<int32_t>(e), at)} * w.out_plane();
+    const Place p = find(w, w.by_in, static_cast<int32_t>(e));
+    const int32_t(&at)[3] = p.at;
+    const T* plane = g + int64_t{p.plane} * w.out_plane() * w.channels + p.channel;
     Wide<T> sum = 0;
     for_windows_over(w, at, 1, [&](const int32_t* window) {
       if (!has_tap(w, window, at)) return;
       int32_t start[3];
       for (int d = 0; d < 3; ++d) start[d] = w.start(d, window[d]);
-      sum += wide(plane[place(w.out, window)]) * weight<Wide<T>>(w, start);
+      sum += wide(plane[place(w.out, window) * w.channels]) * weight<Wide<T>>(w, start);
     });
     dx[e] = narrow<T>(sum);
   }

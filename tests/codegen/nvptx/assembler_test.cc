@@ -37,6 +37,9 @@ TEST(AssemblerInput_WhereAKernelSpilled, AsksForOneBlockOfThatKernel) {
   EXPECT_EQ(ask_for_one_block(entry("k1", limit) + entry("k12", limit), kernels),
             entry("k1", limit) + entry("k12", one + limit));
   EXPECT_EQ(ask_for_one_block(entry("k1", limit), {kernels[0]}), entry("k1", limit));
+  const std::string four = limit + ".minnctapersm 4\n";
+  EXPECT_EQ(ask_for_one_block(entry("k12", four) + entry("k1", four), kernels),
+            entry("k12", one + limit) + entry("k1", four));
 }
 
 }  // namespace

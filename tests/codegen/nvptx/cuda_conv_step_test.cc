@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "ir/graph/evaluate.h"
 #include "ir/op/op_def.h"
+#include "runtime/program/library_kernels.h"
 #include "tests/codegen/support/cuda_on_host.h"
 #include "tests/codegen/support/interpreter.h"
 
@@ -47,13 +48,18 @@ runtime::Step step_of(const char* op, const Use& use, const std::vector<Tensor>&
   return step;
 }
 
-// What the reference evaluator makes of it, once the device's result was held against that.
-Tensor expect_reference(const char* op, const Use& use, const std::vector<Tensor>& inputs) {
+// What the reference evaluator makes of it, once the device's result was held against that. With the parameter
+// "channels_last" the device's operands and result are so.
+Tensor expect_reference(const char* op, const Use& use, std::vector<Tensor> inputs) {
   std::vector<const Tensor*> operands;
   for (const Tensor& t : inputs) operands.push_back(&t);
   Tensor expected = evaluate_op(*find_op(op), use.attrs, operands)[0];
-  const std::vector<Tensor> found =
-      run_step_on_cuda(step_of(op, use, inputs, expected.type), inputs, random_tensor(expected.type, 9));
+  TensorType type = expected.type;
+  const bool last = use.params.contains("channels_last");
+  if (last) type.shape = channels_last(type.shape);
+  for (Tensor& t : inputs) t = last ? transposed(t, {0, 2, 3, 1}) : t;
+  std::vector<Tensor> found = run_step_on_cuda(step_of(op, use, inputs, type), inputs, random_tensor(type, 9));
+  for (Tensor& t : found) t = last ? transposed(t, {0, 3, 1, 2}) : t;
   const DType dtype = expected.type.dtype;
   const double tolerance = dtype == DType::kF64 ? 1e-12 : dtype == DType::kF32 ? 1e-5 : 2e-2;
   EXPECT_EQ(found.size(), 1u);
@@ -90,6 +96,41 @@ TEST(CudaConvStep, IsThatOfTheReference) {
       expect_reference("conv_grad_weight", weight, {g, x});
     }
   }
+}
+
+// cuDNN's own order, but for groups, of which this one knows none in it: they are turned for it.
+TEST(CudaConvStep_ChannelsLast, IsThatOfTheReference) {
+  for (const Case& c : kCases) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      if (c.x.size() != kChannelsLast.size()) continue;
+      SCOPED_TRACE(cat(c.what, " ", dtype_name(dtype)));
+      Use use = use_of(c);
+      use.params["channels_last"] = int64_t{1};
+      if (dtype == DType::kF32) use.set("tf32", 1);
+      const Tensor x = random_tensor({dtype, c.x}, 1), w = random_tensor({dtype, c.weight}, 2);
+      const Tensor y = expect_reference("conv", use, {x, w});
+      const Tensor g = random_tensor(y.type, 3);
+      Use data = use, weight = use;
+      data.set("input_shape", c.x);
+      weight.set("weight_shape", c.weight);
+      expect_reference("conv_grad_data", data, {g, w});
+      expect_reference("conv_grad_weight", weight, {g, x});
+    }
+  }
+}
+
+TEST(CudaPoolStep_ChannelsLast, IsThatOfTheReference) {
+  Use use;
+  use.set("kernel", Shape{3, 2});
+  use.set("strides", Shape{2, 1});
+  use.set("pads_low", Shape{1, 0});
+  use.set("pads_high", Shape{1, 1});
+  use.params["channels_last"] = int64_t{1};
+  const Tensor x = random_tensor({DType::kF16, {2, 5, 7, 6}}, 1);
+  const Tensor y = expect_reference("avg_pool", use, {x});
+  Use gradient = use;
+  gradient.set("input_shape", x.type.shape);
+  expect_reference("avg_pool_grad", gradient, {random_tensor(y.type, 2)});
 }
 
 TEST(CudaConvStep, WhatNoAlgorithmKnows_IsSaidWithTheShapes) {

@@ -2,6 +2,8 @@
 // against the reference evaluator.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/codegen/support/graph_maker.h"
 #include "tests/codegen/support/random_graph.h"
 #include "tests/codegen/support/single_nodes.h"
@@ -189,6 +191,30 @@ TEST(DeviceCrossEntropy_ForwardAndBackward, MatchesReference) {
   m.b.context().segment = Segment::kBackward;
   m.out(m.b.emit("cross_entropy_grad", {g, x, labels, y[1]}));
   for (ptx::Order order : kOrders) m.check({.below = 1100, .order = order});
+}
+
+// Rows too long for registers, whose exponentials are added up while their maximum is found: a maximum that grows all
+// along, one at the very end, none, and one that is infinite.
+TEST(DeviceSumOfExponentials_LongRows, MatchesReference) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  Maker m;
+  const Shape shape{5, 66008};
+  ValueId x = m.in(shape), at = m.b.emit("iota", {}, {{"size", shape[1]}, {"to", DType::kI64}}),
+          row = m.b.reshape(m.b.emit("iota", {}, {{"size", shape[0]}, {"to", DType::kI64}}), {shape[0], 1});
+  const auto number = [&](double v) { return m.b.scalar(DType::kF32, v); };
+  const auto is = [&](ValueId i, int64_t n) {
+    return m.b.emit("eq", {i, m.b.scalar(DType::kI64, static_cast<double>(n))});
+  };
+  const ValueId last = is(at, shape[1] - 1);
+  x = m.b.select(is(row, 1), m.b.add(x, m.b.scale(m.b.cast(at, DType::kF32), 0.01)), x);
+  x = m.b.select(is(row, 2), m.b.select(last, x, number(-kInfinity)), x);
+  x = m.b.select(is(row, 3), number(-kInfinity), x);
+  x = m.b.select(m.b.emit("and", {is(row, 4), last}), number(kInfinity), x);
+  const ValueId most = m.b.reduce("reduce_max", x, {1}, true);
+  const ValueId shift = m.b.select(m.b.emit("eq", {most, number(-kInfinity)}), number(0), most);
+  m.out(most);
+  m.out(m.b.reduce_sum(m.b.emit("exp", {m.b.sub(x, shift)}), {1}, false));
+  for (ptx::Order order : kOrders) m.check({.order = order});
 }
 
 // Where a column's index is a number of the row, in vectors and without; numbers that no index is are nowhere, those

@@ -16,8 +16,7 @@
 #include "ir/graph/builder.h"
 #include "tests/codegen/support/cuda_on_host.h"
 #include "tests/codegen/support/interpreter.h"
-#include "tools/verify/bundle/bundle.h"
-#include "tools/verify/steps/check_steps.h"
+#include "tests/codegen/support/rank_program.h"
 
 namespace partita {
 namespace {
@@ -101,21 +100,6 @@ TEST(Fp8Products_OtherReaders, HaveTheRoundingToo) {
   EXPECT_EQ(std::count(found.begin(), found.end(), "multiply_fp8"), 3);
 }
 
-RankProgram program(const Graph& graph, const char* gpu) {
-  PassRun run = PassRun::unchecked();
-  auto emitted = emit_programs({local_program(graph)}, {.gpu = gpu}, EmitUntil::kCode, run);
-  EXPECT_TRUE(emitted.ok()) << emitted.status();
-  EmittedProgram& e = emitted->front();
-  RankProgram p{.rank = e.claims.graph, .claims = e.claims.steps, .program = std::move(e.program)};
-  EXPECT_TRUE(verifier::expand_rank(p).ok());
-  p.nests = *parse_kernels(print_kernels(e.claims.nests));
-  return p;
-}
-
-absl::Status proved(const RankProgram& p) {
-  return verifier::check_steps(p.code, p.program, p.claims, p.nests, p.roundings).status();
-}
-
 std::vector<Step*> steps(RankProgram& p, std::string_view name) {
   std::vector<Step*> found;
   for (auto& segment : p.program.segments) {
@@ -128,7 +112,7 @@ std::vector<Step*> steps(RankProgram& p, std::string_view name) {
 
 TEST(Fp8Products_Program, IsProvedWhateverTheGpuHas) {
   for (const auto& [gpu, products] : {std::pair{"sm_80", 0u}, {"sm_90", 3u}, {"sm_100", 0u}}) {
-    RankProgram p = program(layer(), gpu);
+    RankProgram p = rank_program(layer(), gpu);
     EXPECT_EQ(proved(p), absl::OkStatus()) << gpu;
     EXPECT_EQ(steps(p, "multiply_fp8").size(), products) << gpu;
     EXPECT_EQ(steps(p, "matmul").size(), 3 - products) << gpu;
@@ -154,7 +138,7 @@ TEST(Fp8Products_Mutation, IsRefusedForWhatItIs) {
        "expected the blocks of"},
       {[](RankProgram& p) { p.claims[steps(p, "multiply_fp8")[0]->id].node = -1; }, "expected a product"},
   };
-  const RankProgram whole = program(layer(), "sm_90");
+  const RankProgram whole = rank_program(layer(), "sm_90");
   for (const auto& c : cases) {
     RankProgram p = whole;
     c.change(p);
@@ -164,7 +148,7 @@ TEST(Fp8Products_Mutation, IsRefusedForWhatItIs) {
 
 // Every number, text and list of the steps, and of what they claim, as something else.
 TEST(Fp8Products_AnyChange, IsRefused) {
-  const RankProgram whole = program(layer(), "sm_90");
+  const RankProgram whole = rank_program(layer(), "sm_90");
   int changes = 0;
   const auto refuse = [&](const Step& of, const std::string& what, const std::function<void(Step&, Claim&)>& change) {
     RankProgram p = whole;

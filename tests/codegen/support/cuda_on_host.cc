@@ -29,6 +29,10 @@ std::vector<Tensor> run_step_on_cuda(const runtime::Step& step, const std::vecto
   std::vector<std::byte*> at;
   for (size_t k = 0; k < step.operands.size(); ++k) {
     const TensorType type{step.operands[k].dtype, step.operands[k].shape};
+    if (type.dtype == DType::kInvalid) {  // an absent operand
+      at.push_back(nullptr);
+      continue;
+    }
     at.push_back((*device)->allocate(byte_size(type)).value());
     const Tensor value = k < inputs.size() ? inputs[k] : k == inputs.size() ? held : Tensor::zeros(type);
     EXPECT_TRUE((*device)->write(at.back(), std::as_bytes(to_literal(value).bytes())).ok());

@@ -10,12 +10,13 @@
 #include "gtest/gtest.h"
 #include "ir/graph/evaluate.h"
 #include "runtime/program/batched_launches.h"
+#include "tests/codegen/support/attention_reference.h"
 #include "tests/codegen/support/product_reference.h"
+#include "tools/verify/bundle/turned_values.h"
 #include "tools/verify/layout/serial_values.h"
 #include "tools/verify/steps/check_steps.h"
 
 namespace partita {
-
 Interpreter::Interpreter(runtime::Program program) : program_(std::move(program)) {
   if (!program_.kernels.empty() && program_.portable_kernels.empty()) {
     auto module = runtime::KernelModule::load(program_.kernels);
@@ -107,16 +108,21 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
     case runtime::StepKind::kLibrary: {
       const OpDef* op = find_op(step.name);
       Attrs attrs;
-      const bool product = step.name == "matmul";
+      const bool product = step.name == "matmul", views = step.params.contains("sizes"),
+                 last = step.params.contains("channels_last");
       for (const auto& [name, value] : step.params) {
-        if (!product) std::visit([&, n = name](const auto& v) { attrs.set(n, v); }, value);
+        if (!product && !views && name != "channels_last")
+          std::visit([&, n = name](const auto& v) { attrs.set(n, v); }, value);
       }
       std::vector<Tensor> in;
       std::vector<const Tensor*> pointers;
       for (int k = 0; k < step.inputs; ++k) in.push_back(buffers[k] == nullptr ? Tensor{} : read(step.operands[k]));
+      for (Tensor& t : in) t = last ? transposed(t, {0, 3, 1, 2}) : std::move(t);
       for (int k = 0; k < step.inputs; ++k) pointers.push_back(buffers[k] == nullptr ? nullptr : &in[k]);
-      const auto out = product ? evaluate_product(step, in, read(step.operands[static_cast<size_t>(step.inputs)]))
-                               : evaluate_op(*op, attrs, pointers);
+      auto out = product ? evaluate_product(step, in, read(step.operands[static_cast<size_t>(step.inputs)]))
+                 : views ? evaluate_attention(step, pointers)
+                         : evaluate_op(*op, attrs, pointers);
+      for (Tensor& t : out) t = last ? transposed(t, {0, 2, 3, 1}) : std::move(t);
       for (size_t k = 0; k < out.size(); ++k) write(step.operands[step.inputs + k], out[k]);
       return;
     }
@@ -166,6 +172,11 @@ void Interpreter::run(int parts, const std::function<void(int)>& stage) {
       run_segment(program_.segments[entry.segment], parts);
     }
   }
+}
+
+Tensor transposed(const Tensor& x, std::vector<int64_t> permutation) {
+  const Tensor* of[] = {&x};
+  return evaluate_op(*find_op("transpose"), {{"permutation", std::move(permutation)}}, of)[0];
 }
 
 Tensor rounded(const Tensor& t) { return to_tensor(to_literal(t)); }
@@ -228,7 +239,8 @@ absl::StatusOr<runtime::Program> proved_program(const LocalProgram& local, const
   PARTITA_ASSIGN_OR_RETURN(std::vector<EmittedProgram> emitted, emit_programs({local}, target, EmitUntil::kCode, run));
   EmittedProgram& e = emitted.front();
   std::vector<NodeId> from;
-  PARTITA_ASSIGN_OR_RETURN(const Graph code, verifier::expanded(e.claims.graph, from));
+  PARTITA_ASSIGN_OR_RETURN(Graph code, verifier::expanded(e.claims.graph, from));
+  code = verifier::with_turned_values(std::move(code), e.claims.steps, from);
   PARTITA_ASSIGN_OR_RETURN(const KernelNests nests, parse_kernels(print_kernels(e.claims.nests)));
   PARTITA_RETURN_IF_ERROR(verifier::check_steps(code, e.program, e.claims.steps, nests).status());
   return std::move(e.program);

@@ -49,6 +49,8 @@ class Interpreter {
   std::vector<std::vector<uint64_t>> regions_;
 };
 
+// With dimension k that was permutation[k].
+Tensor transposed(const Tensor& x, std::vector<int64_t> permutation);
 // Rounds to the tensor's own type.
 Tensor rounded(const Tensor& t);
 // Deterministic numbers: floats about N(0, scale), integers in [0, below).

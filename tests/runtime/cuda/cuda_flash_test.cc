@@ -33,6 +33,7 @@ struct Case {
   DType mask = DType::kInvalid;
   std::vector<int64_t> mask_shape = {};
   std::vector<HostOrder> orders = {HostOrder::kBackward};
+  bool turned = false;  // rows of all heads side by side: [batch, rows, heads, width]
 };
 const std::vector<HostOrder> kAllOrders = {HostOrder::kBackward, HostOrder::kForward, HostOrder::kShuffled};
 
@@ -53,12 +54,35 @@ MaskKind kind_of(DType mask) {
   }
 }
 
+// [batch, heads, rows, width], or [batch, rows, heads, width].
+RowsDevice rows_of(bool turned, int64_t heads, int64_t rows, int64_t width) {
+  const int64_t batch = heads * rows * width;
+  return turned ? RowsDevice{batch, width, heads * width} : RowsDevice{batch, rows * width, width};
+}
+
+// Dimensions 1 and 2 in each other's place.
+TestTensor turn(const TestTensor& t) {
+  const Shape& s = t.shape;
+  TestTensor out = zeros(t.dtype, {s[0], s[2], s[1], s[3]});
+  for (int64_t b = 0; b < s[0]; ++b)
+    for (int64_t i = 0; i < s[1]; ++i)
+      for (int64_t j = 0; j < s[2]; ++j)
+        for (int64_t x = 0; x < s[3]; ++x)
+          out.values[static_cast<size_t>(((b * s[2] + j) * s[1] + i) * s[3] + x)] =
+              t.values[static_cast<size_t>(((b * s[1] + i) * s[2] + j) * s[3] + x)];
+  return out;
+}
+
 // Dense in all places that are not broadcast.
 FlashDevice flash_device(const Case& c) {
   FlashDevice f{{0, c.batch * c.kv_heads * c.group, c.kv_heads * c.group, c.s, c.t, 0.3, c.causal, kind_of(c.mask), {}},
                 static_cast<int32_t>(c.group),
                 static_cast<int32_t>(c.d),
                 static_cast<int32_t>(c.e)};
+  f.q = f.dq = rows_of(c.turned, c.kv_heads * c.group, c.s, c.d);
+  f.k = f.dk = rows_of(c.turned, c.kv_heads, c.t, c.d);
+  f.v = f.dv = rows_of(c.turned, c.kv_heads, c.t, c.e);
+  f.out = f.g = rows_of(c.turned, c.kv_heads * c.group, c.s, c.e);
   int64_t stride = 1;
   for (size_t k = c.mask_shape.size(); k-- > 0; stride *= c.mask_shape[k])
     f.scores.mask_stride[k] = c.mask_shape[k] == 1 ? 0 : stride;
@@ -111,6 +135,8 @@ void check(const Case& c) {
                of_keys = static_cast<size_t>(flash_shared_bytes(sizeof(T), D, 2, true));
   const int64_t rows = c.batch * heads * c.s;
   std::vector<std::vector<TestTensor>> results;
+  const auto lies = [&](const TestTensor& t) { return c.turned ? turn(t) : t; };
+  for (DeviceBuffer* b : {&q, &k, &v, &g}) *b = DeviceBuffer(lies(b->tensor));
   for (HostOrder order : c.orders) {
     DeviceBuffer out(zeros(K::kDType, g.tensor.shape)), lse(like_lse), delta(like_lse),
         dq(zeros(K::kDType, q.tensor.shape)), dk(zeros(K::kDType, k.tensor.shape)),
@@ -122,7 +148,7 @@ void check(const Case& c) {
         [&] { K::forward(q.as<T>(), k.as<T>(), v.as<T>(), m, out.as<T>(), lse.as<float>(), f); }, one, order);
     grid.launch(
         {static_cast<unsigned>((rows + 3) / 4)}, kFlashThreads,
-        [&] { K::delta(g.as<T>(), out.as<T>(), delta.as<float>(), rows, f.e); }, 0, order);
+        [&] { K::delta(g.as<T>(), out.as<T>(), delta.as<float>(), f); }, 0, order);
     grid.launch(
         {query_blocks}, kFlashThreads,
         [&] {
@@ -137,7 +163,7 @@ void check(const Case& c) {
                        dv.as<T>(), f);
         },
         of_keys, order);
-    results.push_back({out.read(), lse.read(), dq.read(), dk.read(), dv.read()});
+    results.push_back({lies(out.read()), lse.read(), lies(dq.read()), lies(dk.read()), lies(dv.read())});
   }
   for (const auto& again : results) {
     for (size_t i = 0; i < again.size(); ++i)
@@ -184,6 +210,11 @@ TYPED_TEST(CudaFlash, MasksAndOddWidths) {
   check<TypeParam, 64>({1, 2, 1, 66, 66, 33, 31, true, DType::kF32, {1, 2, 66, 66}});
   check<TypeParam, 64>({1, 2, 1, 20, 70, 16, 24, false, DType::kBF16, {1, 1, 1, 70}});
   check<TypeParam, 64>({1, 2, 1, 20, 70, 16, 24, false, DType::kF16, {1, 1, 1, 70}});
+}
+
+TYPED_TEST(CudaFlash, RowsOfAllHeadsSideBySide) {
+  check<TypeParam, 64>({2, 1, 3, 20, 70, 16, 24, true, DType::kInvalid, {}, {HostOrder::kBackward}, true});
+  check<TypeParam, 64>({2, 2, 1, 9, 9, 6, 5, false, DType::kInvalid, {}, {HostOrder::kBackward}, true});
 }
 
 // More keys than queries (a cache before them), and fewer: the first queries see nothing.

@@ -233,12 +233,26 @@ TEST(CudaDivisor, DividesAnyNumber) {
   }
 }
 
-TEST(CudaPool, MatchesTheCpu) {
+// [2, channels, pixels] with its channels last, or such a one with its channels second.
+template <typename T>
+std::vector<T> turned(const std::vector<T>& x, int64_t channels, bool back = false) {
+  const int64_t pixels = static_cast<int64_t>(x.size()) / 2 / channels;
+  std::vector<T> made(x.size());
+  for (int64_t k = 0; k < static_cast<int64_t>(x.size()); ++k) {
+    const int64_t pixel = k % pixels, channel = k / pixels % channels, sample = k / pixels / channels;
+    const int64_t last = (sample * pixels + pixel) * channels + channel;
+    made[static_cast<size_t>(back ? k : last)] = x[static_cast<size_t>(back ? last : k)];
+  }
+  return made;
+}
+
+// `channels`: side by side in memory; 1: none, and as many planes more.
+void check_pools(int64_t channels) {
   using Ints = std::vector<int64_t>;
   for (const PoolCase& c : {PoolCase{9, 12, 2, 2, 0, 0, 1}, PoolCase{11, 7, 3, 2, 1, 1, 1},
                             PoolCase{10, 10, 3, 1, 1, 0, 1}, PoolCase{13, 9, 2, 3, 0, 1, 2}}) {
     for (int64_t padded : {0, 1}) {
-      const int64_t planes = 6, oh = c.out(c.h), ow = c.out(c.w);
+      const int64_t planes = 6 / channels, oh = c.out(c.h), ow = c.out(c.w);
       Params params = {{"kernel", Ints{c.kernel, c.kernel}},
                        {"strides", Ints{c.stride, c.stride}},
                        {"pads_low", Ints{c.low, c.low}},
@@ -253,30 +267,36 @@ TEST(CudaPool, MatchesTheCpu) {
       set(w.in, three(1, c.h, c.w)), set(w.out, three(1, oh, ow)), set(w.kernel, three(1, c.kernel, c.kernel));
       set(w.stride, three(1, c.stride, c.stride)), set(w.low, three(0, c.low, c.low));
       set(w.high, three(0, c.high, c.high)), set(w.dilation, three(1, c.dilation, c.dilation));
+      w.channels = static_cast<int32_t>(channels);
       w = w.ready();
+      const auto given = [&](const TestTensor& t) { return channels == 1 ? t.values : turned(t.values, channels); };
+      const auto made = [&](const auto& v) { return channels == 1 ? v : turned(v, channels, true); };
       const TestTensor x = random_tensor(DType::kF64, {2, 3, c.h, c.w}, 1),
                        g = random_tensor(DType::kF64, {2, 3, oh, ow}, 2);
-      std::vector<double> from = x.values, gradient = g.values, y(g.values.size()), dx(x.values.size());
+      std::vector<double> from = given(x), gradient = given(g), y(g.values.size()), dx(x.values.size());
       std::vector<int32_t> at(y.size());
       for_items([&] { max_pool_f64(from.data(), y.data(), at.data(), w); });
       std::vector<TestTensor> expected =
           run("max_pool", {x}, {zeros(DType::kF64, g.shape), zeros(DType::kI32, g.shape)}, params);
-      EXPECT_EQ(y, expected[0].values);
-      EXPECT_EQ(doubles(at), expected[1].values);
+      EXPECT_EQ(made(y), expected[0].values);
+      EXPECT_EQ(doubles(made(at)), expected[1].values);
       for_items([&] { max_pool_grad_f64(gradient.data(), at.data(), dx.data(), w); });
-      EXPECT_EQ(dx, run_one("max_pool_grad", {g, expected[1]}, zeros(DType::kF64, x.shape), params).values);
+      EXPECT_EQ(made(dx), run_one("max_pool_grad", {g, expected[1]}, zeros(DType::kF64, x.shape), params).values);
       if (c.dilation != 1) continue;
       auto near = [](const std::vector<double>& a, const std::vector<double>& b) {
         ASSERT_EQ(a.size(), b.size());
         for (size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], 1e-14) << k;
       };
       for_items([&] { avg_pool_f64(from.data(), y.data(), w); });
-      near(y, run_one("avg_pool", {x}, zeros(DType::kF64, g.shape), params).values);
+      near(made(y), run_one("avg_pool", {x}, zeros(DType::kF64, g.shape), params).values);
       for_items([&] { avg_pool_grad_f64(gradient.data(), dx.data(), w); });
-      near(dx, run_one("avg_pool_grad", {g}, zeros(DType::kF64, x.shape), params).values);
+      near(made(dx), run_one("avg_pool_grad", {g}, zeros(DType::kF64, x.shape), params).values);
     }
   }
 }
+
+TEST(CudaPool, MatchesTheCpu) { check_pools(1); }
+TEST(CudaPool_ChannelsLast, MatchesTheCpu) { check_pools(3); }
 
 // Row-major products of a batch of matrices, as cuBLASLt gives them to the kernels in between.
 std::vector<double> products(const std::vector<double>& a, const std::vector<double>& b, int64_t batch, int64_t m,

@@ -1,8 +1,9 @@
 // cuDNN's interface, as far as Partita calls it, for the GPU that is this machine: convolutions by their definition.
-// Strict where the library is lenient or undefined: descriptors must fit together, tensors be packed, of one type and
-// of two or three spatial dimensions, the workspace as large as the algorithm asked for, and the algorithm one of those
-// that cuDNN documents as deterministic. As the library's, algorithms lack shapes: the first of each direction knows no
-// groups, no algorithm knows a dilation of 5, and what is lacking is said in the last digits of the status.
+// Strict where the library is lenient or undefined: descriptors must fit together, tensors be packed, of one type, in
+// one order of dimensions and of two or three spatial ones, the workspace as large as the algorithm asked for, and the
+// algorithm one of those that cuDNN documents as deterministic. As the library's, algorithms lack shapes: the first of
+// each direction knows no groups, none knows groups with channels last or a dilation of 5, and what is lacking is said
+// in the last digits of the status.
 #include <cudnn.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@ constexpr size_t kWorkspace = 1000;  // what every algorithm asks for
 struct Tensor {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
   Dims dims;
+  bool channels_last = false;
 };
 struct Convolution {
   Dims pad, stride, dilation;
@@ -62,11 +64,21 @@ struct Shapes {
   Convolution c;
 };
 
+int64_t count(const Tensor& t) {
+  int64_t n = 1;
+  for (int d : t.dims) n *= d;
+  return n;
+}
+
 const char* fault_of(const Shapes& s) {
   const size_t rank = s.x.dims.size();
   if (rank < 4 || rank > 5) return "neither two nor three spatial dimensions";
   if (s.w.dims.size() != rank || s.y.dims.size() != rank || s.c.pad.size() != rank - 2) return "ranks that differ";
   if (s.x.type != s.w.type || s.x.type != s.y.type) return "operands of several types";
+  for (const Tensor* t : {&s.x, &s.y}) {  // one element a sample is in every order
+    if (t->channels_last != s.w.channels_last && count(*t) > t->dims[0]) return "operands in several orders";
+  }
+  if (s.w.channels_last && s.x.type == CUDNN_DATA_DOUBLE) return "channels last in f64";
   if (s.c.compute != (s.x.type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT))
     return "sums in another type";
   if (s.x.dims[0] != s.y.dims[0] || s.w.dims[0] != s.y.dims[1] || s.w.dims[1] * s.c.groups != s.x.dims[1] ||
@@ -82,16 +94,17 @@ const char* fault_of(const Shapes& s) {
 cudnnStatus_t ask(const Shapes& s, bool first, bool deterministic, size_t* bytes) {
   if (const char* fault = fault_of(s)) return refuse(fault);
   if (!deterministic) return refuse("an algorithm whose sums have no order");
-  if (first && s.c.groups > 1) return CUDNN_STATUS_NOT_SUPPORTED_SHAPE;
+  if ((first || s.w.channels_last) && s.c.groups > 1) return CUDNN_STATUS_NOT_SUPPORTED_SHAPE;
   if (std::count(s.c.dilation.begin(), s.c.dilation.end(), 5) > 0) return CUDNN_STATUS_NOT_SUPPORTED_PADDING;
   *bytes = kWorkspace;
   return CUDNN_STATUS_SUCCESS;
 }
 
-int64_t count(const Tensor& t) {
-  int64_t n = 1;
-  for (int d : t.dims) n *= d;
-  return n;
+// Where element `k` of a tensor, in the order of its dimensions, lies in memory.
+int64_t place(const Tensor& t, int64_t k) {
+  if (!t.channels_last) return k;
+  const int64_t plane = count(t) / t.dims[0] / t.dims[1], pixel = k % plane, channel = k / plane % t.dims[1];
+  return (k / plane / t.dims[1] * plane + pixel) * t.dims[1] + channel;
 }
 
 // Visits every (element of x, of w, of y) that meet.
@@ -114,7 +127,7 @@ void for_each_tap(const Shapes& s, F visit) {
         inside = inside && i >= 0 && i < s.x.dims[d + 2];
         x = x * s.x.dims[d + 2] + i;
       }
-      if (inside) visit(x, at[1] * (count(s.w) / s.w.dims[0]) + tap, y);
+      if (inside) visit(place(s.x, x), place(s.w, at[1] * (count(s.w) / s.w.dims[0]) + tap), place(s.y, y));
     }
   }
 }
@@ -146,15 +159,37 @@ cudnnStatus_t run(cudnnHandle_t handle, const Shapes& s, Result result, const vo
   return queued ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
+bool is_first(cudnnConvolutionFwdAlgo_t a) { return a == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM; }
+bool is_first(cudnnConvolutionBwdDataAlgo_t a) { return a == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1; }
+bool is_first(cudnnConvolutionBwdFilterAlgo_t a) { return a == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1; }
 bool is_deterministic(cudnnConvolutionFwdAlgo_t) { return true; }
 bool is_deterministic(cudnnConvolutionBwdDataAlgo_t a) { return a != CUDNN_CONVOLUTION_BWD_DATA_ALGO_0; }
 bool is_deterministic(cudnnConvolutionBwdFilterAlgo_t a) {
   return a != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 && a != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3;
 }
 
-cudnnStatus_t take(Tensor& t, cudnnDataType_t type, int rank, const int* dims) {
+// What the library's heuristics know, fastest first: one that is not deterministic, one that lacks these shapes where
+// the first does, and the others.
+template <typename Performance, typename Algorithm>
+cudnnStatus_t choose(const Shapes& s, std::initializer_list<Algorithm> algorithms, int most, int* found,
+                     Performance* all) {
+  *found = 0;
+  for (const Algorithm a : algorithms) {
+    if (*found >= most) break;
+    Performance& p = all[(*found)++];
+    p = {};
+    p.algo = a;
+    p.determinism = is_deterministic(a) ? CUDNN_DETERMINISTIC : CUDNN_NON_DETERMINISTIC;
+    p.mathType = CUDNN_TENSOR_OP_MATH;
+    p.status = ask(s, is_first(a), true, &p.memory);
+    if (p.status == CUDNN_STATUS_BAD_PARAM) return p.status;
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t take(Tensor& t, cudnnDataType_t type, int rank, const int* dims, bool channels_last) {
   if (rank < 4) return refuse("a tensor of fewer than four dimensions");
-  t = {type, Dims(dims, dims + rank)};
+  t = {type, Dims(dims, dims + rank), channels_last};
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -179,18 +214,27 @@ cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* d) { return m
 cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t d) { return destroy<Tensor>(d); }
 cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t d, cudnnDataType_t type, int rank, const int dims[],
                                          const int strides[]) {
-  int packed = 1;
-  for (int k = rank; k-- > 0; packed *= dims[k]) {
-    if (strides[k] != packed) return refuse("a tensor that is not packed");
+  for (const bool channels_last : {false, true}) {
+    bool is_packed = true;
+    int packed = 1;
+    const auto holds = [&](int k) {
+      is_packed = is_packed && strides[k] == packed;
+      packed *= dims[k];
+    };
+    if (channels_last) holds(1);
+    for (int k = rank; k-- > 0;) {
+      if (k != 1 || !channels_last) holds(k);
+    }
+    if (is_packed) return take(*reinterpret_cast<Tensor*>(d), type, rank, dims, channels_last);
   }
-  return take(*reinterpret_cast<Tensor*>(d), type, rank, dims);
+  return refuse("a tensor that is not packed");
 }
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* d) { return make<Tensor>(d); }
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t d) { return destroy<Tensor>(d); }
 cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t d, cudnnDataType_t type, cudnnTensorFormat_t format,
                                          int rank, const int dims[]) {
-  if (format != CUDNN_TENSOR_NCHW) return refuse("a filter in another order than NCHW");
-  return take(*reinterpret_cast<Tensor*>(d), type, rank, dims);
+  if (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC) return refuse("a filter in an unknown order");
+  return take(*reinterpret_cast<Tensor*>(d), type, rank, dims, format == CUDNN_TENSOR_NHWC);
 }
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* d) { return make<Convolution>(d); }
 cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t d) { return destroy<Convolution>(d); }
@@ -214,48 +258,71 @@ cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, const cudnn
                                                       const cudnnConvolutionDescriptor_t c,
                                                       const cudnnTensorDescriptor_t y,
                                                       cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes) {
-  return ask({of(x), of(w), of(y), of(c)}, algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
-             is_deterministic(algorithm), bytes);
+  return ask({of(x), of(w), of(y), of(c)}, is_first(algorithm), is_deterministic(algorithm), bytes);
 }
 cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, const cudnnFilterDescriptor_t w,
                                                            const cudnnTensorDescriptor_t y,
                                                            const cudnnConvolutionDescriptor_t c,
                                                            const cudnnTensorDescriptor_t x,
                                                            cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes) {
-  return ask({of(x), of(w), of(y), of(c)}, algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, is_deterministic(algorithm),
-             bytes);
+  return ask({of(x), of(w), of(y), of(c)}, is_first(algorithm), is_deterministic(algorithm), bytes);
 }
 cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t, const cudnnTensorDescriptor_t x,
                                                              const cudnnTensorDescriptor_t y,
                                                              const cudnnConvolutionDescriptor_t c,
                                                              const cudnnFilterDescriptor_t w,
                                                              cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes) {
-  return ask({of(x), of(w), of(y), of(c)}, algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1,
-             is_deterministic(algorithm), bytes);
+  return ask({of(x), of(w), of(y), of(c)}, is_first(algorithm), is_deterministic(algorithm), bytes);
+}
+
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, const cudnnTensorDescriptor_t x,
+                                                     const cudnnFilterDescriptor_t w,
+                                                     const cudnnConvolutionDescriptor_t c,
+                                                     const cudnnTensorDescriptor_t y, int most, int* found,
+                                                     cudnnConvolutionFwdAlgoPerf_t* all) {
+  return choose({of(x), of(w), of(y), of(c)},
+                {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM}, most,
+                found, all);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, const cudnnFilterDescriptor_t w,
+                                                          const cudnnTensorDescriptor_t y,
+                                                          const cudnnConvolutionDescriptor_t c,
+                                                          const cudnnTensorDescriptor_t x, int most, int* found,
+                                                          cudnnConvolutionBwdDataAlgoPerf_t* all) {
+  return choose({of(x), of(w), of(y), of(c)}, {CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1},
+                most, found, all);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, const cudnnTensorDescriptor_t x,
+                                                            const cudnnTensorDescriptor_t y,
+                                                            const cudnnConvolutionDescriptor_t c,
+                                                            const cudnnFilterDescriptor_t w, int most, int* found,
+                                                            cudnnConvolutionBwdFilterAlgoPerf_t* all) {
+  return choose({of(x), of(w), of(y), of(c)},
+                {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1}, most, found, all);
 }
 
 cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void*, const cudnnTensorDescriptor_t x_desc,
                                       const void* x, const cudnnFilterDescriptor_t w_desc, const void* w,
                                       const cudnnConvolutionDescriptor_t c, cudnnConvolutionFwdAlgo_t algorithm, void*,
                                       size_t workspace, const void*, const cudnnTensorDescriptor_t y_desc, void* y) {
-  return run(handle, {of(x_desc), of(w_desc), of(y_desc), of(c)}, Result::kY, x, w, y,
-             algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, is_deterministic(algorithm), workspace);
+  return run(handle, {of(x_desc), of(w_desc), of(y_desc), of(c)}, Result::kY, x, w, y, is_first(algorithm),
+             is_deterministic(algorithm), workspace);
 }
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void*, const cudnnFilterDescriptor_t w_desc,
                                            const void* w, const cudnnTensorDescriptor_t y_desc, const void* y,
                                            const cudnnConvolutionDescriptor_t c,
                                            cudnnConvolutionBwdDataAlgo_t algorithm, void*, size_t workspace,
                                            const void*, const cudnnTensorDescriptor_t x_desc, void* x) {
-  return run(handle, {of(x_desc), of(w_desc), of(y_desc), of(c)}, Result::kX, x, w, y,
-             algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, is_deterministic(algorithm), workspace);
+  return run(handle, {of(x_desc), of(w_desc), of(y_desc), of(c)}, Result::kX, x, w, y, is_first(algorithm),
+             is_deterministic(algorithm), workspace);
 }
 cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void*, const cudnnTensorDescriptor_t x_desc,
                                              const void* x, const cudnnTensorDescriptor_t y_desc, const void* y,
                                              const cudnnConvolutionDescriptor_t c,
                                              cudnnConvolutionBwdFilterAlgo_t algorithm, void*, size_t workspace,
                                              const void*, const cudnnFilterDescriptor_t w_desc, void* w) {
-  return run(handle, {of(x_desc), of(w_desc), of(y_desc), of(c)}, Result::kW, x, w, y,
-             algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, is_deterministic(algorithm), workspace);
+  return run(handle, {of(x_desc), of(w_desc), of(y_desc), of(c)}, Result::kW, x, w, y, is_first(algorithm),
+             is_deterministic(algorithm), workspace);
 }
 
 }  // extern "C"

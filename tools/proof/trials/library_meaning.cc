@@ -64,6 +64,46 @@ Tensor moved(Tensor t, double share, std::mt19937_64& draw) {
 
 LibraryMeaning::LibraryMeaning(const runtime::Step& step) : step_(step) {}
 
+int64_t LibraryMeaning::Rows::place(int64_t element) const {
+  const int64_t width = shape[3], row = element / width, head = row / shape[2], sample = head / shape[1];
+  return at[0] + sample * at[1] + head % shape[1] * at[2] + row % shape[2] * at[3] + element % width;
+}
+
+// Attention whose step says where rows lie: the op's operands are those rows, its attributes what else there is.
+absl::Status LibraryMeaning::take_views() {
+  const std::vector<int64_t> z = runtime::ints_param(step_.params, "sizes", {});
+  if (z.size() != 7) return absl::InvalidArgumentError(cat(step_.name, ": expected seven sizes"));
+  const Shape q{z[0], z[1], z[3], z[5]}, k{z[0], z[2], z[4], z[5]}, v{z[0], z[2], z[4], z[6]},
+      out{z[0], z[1], z[3], z[6]};
+  const bool gradient = step_.name == "attention_grad";
+  const auto inputs = static_cast<size_t>(step_.inputs);
+  const auto rows = [&](const char* name, size_t operand, const Shape& shape) {
+    rows_[operand] = {shape, runtime::ints_param(step_.params, name, {})};
+    if (operand < inputs) types_[operand].shape = shape;
+    return rows_[operand].at.size() == 4
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(cat(step_.name, ": expected four numbers ", name));
+  };
+  const size_t first = gradient ? 1 : 0;
+  PARTITA_RETURN_IF_ERROR(rows("q", first, q));
+  PARTITA_RETURN_IF_ERROR(rows("k", first + 1, k));
+  PARTITA_RETURN_IF_ERROR(rows("v", first + 2, v));
+  PARTITA_RETURN_IF_ERROR(rows("out", gradient ? 5 : inputs, out));
+  if (gradient) {
+    PARTITA_RETURN_IF_ERROR(rows("g", 0, out));
+    PARTITA_RETURN_IF_ERROR(rows("dq", inputs, q));
+    PARTITA_RETURN_IF_ERROR(rows("dk", inputs + 1, k));
+    PARTITA_RETURN_IF_ERROR(rows("dv", inputs + 2, v));
+  }
+  together_ = step_.params.contains("together");
+  attrs_ = {};
+  for (const char* name : {"scale", "causal", "kernel"}) {
+    const auto at = step_.params.find(name);
+    if (at != step_.params.end()) std::visit([&](const auto& x) { attrs_.set(name, x); }, at->second);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LibraryMeaning> LibraryMeaning::of(const runtime::Step& step) {
   LibraryMeaning m(step);
   m.op_ = find_op(step.name);
@@ -79,8 +119,10 @@ absl::StatusOr<LibraryMeaning> LibraryMeaning::of(const runtime::Step& step) {
   for (size_t k = 0; k < inputs; ++k) {
     const runtime::Operand& o = step.operands[k];
     m.types_.push_back({o.dtype, o.shape});
-    values.push_back(o.dtype == DType::kInvalid ? kNoValue : b.input(cat("operand ", k), m.types_.back()));
   }
+  if (step.params.contains("sizes")) PARTITA_RETURN_IF_ERROR(m.take_views());
+  for (size_t k = 0; k < inputs; ++k)
+    values.push_back(m.types_[k].dtype == DType::kInvalid ? kNoValue : b.input(cat("operand ", k), m.types_[k]));
   const OpView use{m.attrs_, m.types_};
   PARTITA_RETURN_IF_ERROR(infer_types(*m.op_, use).status());
   m.formula_ = bound_formula(*m.op_, use);
@@ -177,6 +219,13 @@ std::vector<int64_t> LibraryMeaning::elements_of(const FormulaOperand& operand, 
   return all;
 }
 
+// Where elements of an operand lie in the step's.
+std::vector<int64_t> LibraryMeaning::places_of(size_t operand, std::vector<int64_t> elements) const {
+  const auto rows = rows_.find(operand);
+  for (int64_t& e : elements) e = rows == rows_.end() ? e : rows->second.place(e);
+  return elements;
+}
+
 std::vector<Tensor> LibraryMeaning::evaluate(const std::vector<Tensor>& inputs, const Tensor& held) const {
   const Formula f = part();
   std::vector<Shape> in, out;
@@ -246,7 +295,7 @@ std::vector<LibraryMeaning::Part> LibraryMeaning::sample(const std::vector<const
     if (operands[k] == nullptr) {
       inputs.emplace_back();
     } else if (k < types_.size()) {
-      inputs.push_back(take(k, elements_of(f.inputs[k], chosen), operand_shape(f, f.inputs[k])));
+      inputs.push_back(take(k, places_of(k, elements_of(f.inputs[k], chosen)), operand_shape(f, f.inputs[k])));
       const DType type = types_[k].dtype;
       if (is_float(type) && half_unit(type) > half_unit(narrow)) narrow = type;
     } else {  // a bias, one number for each column of the result
@@ -255,8 +304,9 @@ std::vector<LibraryMeaning::Part> LibraryMeaning::sample(const std::vector<const
     }
   }
   std::vector<std::vector<int64_t>> places;
-  for (const FormulaOperand& o : f.outputs) places.push_back(elements_of(o, chosen));
   const auto first = static_cast<size_t>(step_.inputs);
+  for (size_t o = 0; o < f.outputs.size(); ++o)
+    places.push_back(places_of(first + o, elements_of(f.outputs[o], chosen)));
   const Tensor held = take(first, places[0], operand_shape(f, f.outputs[0]));
   // Products are added up in 32 bits at least.
   const double share =
@@ -272,7 +322,7 @@ std::vector<LibraryMeaning::Part> LibraryMeaning::sample(const std::vector<const
   for (size_t o = 0; o < exact.size(); ++o) {
     std::vector<const Tensor*> of;
     for (const std::vector<Tensor>& t : others) of.push_back(&t[o]);
-    parts.push_back({first + o, std::move(places[o]), bounded(exact[o], of)});
+    parts.push_back({together_ ? first : first + o, std::move(places[o]), bounded(exact[o], of)});
   }
   return parts;
 }

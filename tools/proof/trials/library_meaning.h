@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <random>
 #include <vector>
@@ -45,6 +46,13 @@ class LibraryMeaning {
 
  private:
   using Chosen = std::vector<std::vector<int64_t>>;  // per factor: the indices that are looked at
+  // Where rows of an operand or result of attention lie (codegen/prepare/attention_views.h): [batch, heads, rows,
+  // width] as `shape`, and from where on, in elements.
+  struct Rows {
+    Shape shape;
+    std::vector<int64_t> at;
+    int64_t place(int64_t element) const;
+  };
 
   explicit LibraryMeaning(const runtime::Step& step);
   bool is_free(int factor) const;
@@ -52,6 +60,8 @@ class LibraryMeaning {
   double flops() const;
   Formula part() const;  // the formula with those sizes
   std::vector<int64_t> elements_of(const FormulaOperand& operand, const Chosen& chosen) const;
+  absl::Status take_views();
+  std::vector<int64_t> places_of(size_t operand, std::vector<int64_t> elements) const;
   std::vector<Tensor> evaluate(const std::vector<Tensor>& inputs, const Tensor& held) const;
   std::vector<BoundedValue> bounded(const Tensor& exact, const std::vector<const Tensor*>& moved) const;
 
@@ -59,6 +69,8 @@ class LibraryMeaning {
   const OpDef* op_ = nullptr;
   Attrs attrs_;
   std::vector<TensorType> types_;  // of the op's inputs
+  std::map<size_t, Rows> rows_;    // by the op's operands, inputs and then results, where they are no whole tensors
+  bool together_ = false;          // all results lie in one operand
   Formula formula_;
   std::vector<int64_t> sizes_;  // of each factor, how much of it is looked at
   std::vector<std::optional<IndexBounds>> bounds_;

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "ir/text/parse.h"
 #include "ir/text/print.h"
+#include "tools/verify/bundle/turned_values.h"
 #include "tools/verify/layout/serial_values.h"
 
 namespace partita::verifier {
@@ -65,6 +66,7 @@ absl::Status read_programs(const runtime::BundleFiles& bundle, const ProgramFile
     auto claims = parse_claims(as_text(lines->bytes()), p.code);
     if (!claims.ok()) return with_context(claims.status(), quote(lines->path()));
     p.claims = *std::move(claims);
+    p.code = with_turned_values(std::move(p.code), p.claims, p.from);
     PARTITA_ASSIGN_OR_RETURN(const File text, bundle.checked(stage_file(files.nests, k, images.size())));
     auto nests = parse_kernels(as_text(text->bytes()));
     if (!nests.ok()) return with_context(nests.status(), quote(text->path()));

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "base/cat.h"
+#include "runtime/program/library_kernels.h"
 
 namespace partita::verifier {
 namespace {
@@ -15,6 +16,15 @@ bool take(std::string_view& line, T& value) {
   if (error != std::errc()) return false;
   line.remove_prefix(static_cast<size_t>(end - line.data()));
   return true;
+}
+
+// A number of a value, plain or with its channels last; or of none.
+bool has_value(const Graph& graph, int v) {
+  const auto count = static_cast<int>(graph.values.size());
+  if (v < count) return true;
+  if (v - count >= count) return false;
+  const Shape& shape = graph.type(v - count).shape;
+  return shape.size() == kChannelsLast.size() && !is_in_both_orders(shape);
 }
 
 }  // namespace
@@ -44,7 +54,7 @@ absl::StatusOr<std::vector<Claim>> parse_claims(std::string_view text, const Gra
     while (!line.empty()) {
       int v = 0;
       if (!take(line, v)) return fault("expected a value");
-      if (v >= static_cast<int>(graph.values.size())) return fault("no such value");
+      if (!has_value(graph, v)) return fault("no such value");
       c.values.push_back(v);
     }
     claims.push_back(std::move(c));

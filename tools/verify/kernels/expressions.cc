@@ -89,6 +89,12 @@ int Expressions::scalar(const ScalarNode& s) {
         type(wide.scalar.a) == s.type && entry(wide.scalar.a).op == NestOp::kLoad)
       return wide.scalar.a;
   }
+  // A maximum with 0 is at most 0 where its operand is.
+  if (s.op == ScalarOp::kLe && is_constant(s.b, 0) && entry(s.a).op == NestOp::kScalar) {
+    const ScalarNode of = entry(s.a).scalar;
+    if (of.op == ScalarOp::kMax && is_constant(of.b, 0))
+      return scalar({.op = s.op, .type = s.type, .a = of.a, .b = s.b});
+  }
   return intern({.op = NestOp::kScalar, .scalar = s});
 }
 

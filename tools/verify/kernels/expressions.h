@@ -5,7 +5,7 @@
 //   both:   sub(load a at 768 i + j, load b at j)
 //
 // Simplified is what the nest builder simplifies and nothing else: x + 0, x - 0, x * 1, casts to the same type or,
-// of what was read, to a wider one and back, and reductions over one element.
+// of what was read, to a wider one and back, and reductions over one element; and max(x, 0) <= 0 is x <= 0.
 #pragma once
 
 #include <string>

@@ -5,6 +5,7 @@
 
 #include "base/cat.h"
 #include "base/quote.h"
+#include "runtime/program/library_kernels.h"
 #include "tools/verify/kernels/whole_nest.h"
 #include "tools/verify/layout/mismatch.h"
 
@@ -138,10 +139,27 @@ int GraphExpressions::value(ValueId v, const IndexMap& map) {
   return result(v, map);
 }
 
+bool GraphExpressions::is_given(ValueId v) const {
+  return given_.count(code_.storage[static_cast<size_t>(v)]) || given_.count(code_.turned[static_cast<size_t>(v)]);
+}
+
+int GraphExpressions::signed_as(ValueId v, const IndexMap& map) {
+  if (is_given(v)) return value(v, map);
+  for (const Node& node : code_.graph.nodes) {
+    if (node.op->name == "relu" && node.inputs[0] == v && is_given(node.outputs[0])) return value(node.outputs[0], map);
+  }
+  return value(v, map);
+}
+
 int GraphExpressions::result(ValueId v, const IndexMap& map) {
   if (stopped()) return -1;
   std::vector<int64_t> key = key_of(v, map);
   if (auto at = known_.find(key); at != known_.end()) return at->second;
+  if (const ValueId turned = code_.turned[static_cast<size_t>(v)]; given_.count(turned)) {
+    IndexMap at;
+    for (int64_t d : kChannelsLast) at.push_back(map[static_cast<size_t>(d)]);
+    return e_.load(turned, code_.graph.type(v).dtype, linearize(at, shape(turned), loops_));
+  }
   const Node* node = code_.graph.producer(v);
   if (node == nullptr || node->op->kernel || node->op->communicates || node->op->name == "stash")
     return fail(differs("expected ", code_.name(v), " among the operands, found none"));
@@ -294,7 +312,9 @@ int GraphExpressions::elementwise(const Node& node, ValueId v, const IndexMap& m
     if (!needed[k]) continue;
     for (int* operand : {&s.a, &s.b, &s.c}) *operand = *operand >= 0 ? made[static_cast<size_t>(*operand)] : -1;
     const auto at = static_cast<size_t>(s.index);
-    made[k] = s.op == ScalarOp::kInput   ? value(node.inputs[at], aligned(map, types[at].shape))
+    const bool sign = s.op == ScalarOp::kInput && node.op->name == "relu_grad" && at == 1;
+    made[k] = sign                       ? signed_as(node.inputs[at], aligned(map, types[at].shape))
+              : s.op == ScalarOp::kInput ? value(node.inputs[at], aligned(map, types[at].shape))
               : s.op == ScalarOp::kIndex ? e_.index(map[at])
                                          : e_.scalar(s);
     if (made[k] < 0) return -1;

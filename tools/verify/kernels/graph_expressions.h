@@ -21,6 +21,7 @@ struct CodeView {
   const Graph& graph;
   const std::vector<ValueId>& storage;          // per value: the value whose bytes it is a view of
   const std::vector<const Literal*>& literals;  // per value: the constant that it is
+  const std::vector<ValueId>& turned;           // per value: itself with its channels last, or kNoValue
   std::string name(int value) const;
 };
 
@@ -36,6 +37,8 @@ class GraphExpressions {
 
   // The value at index `map`; -1 where split() or status() says why not.
   int value(ValueId v, const IndexMap& map);
+  // Of what a relu's gradient looks at the sign of: where it is not given, the relu's result, which has the same.
+  int signed_as(ValueId v, const IndexMap& map);
   // The same of what its node makes, even where it is given.
   int result(ValueId v, const IndexMap& map);
   // The index along each dimension of `shape` from an element number.
@@ -48,6 +51,7 @@ class GraphExpressions {
 
  private:
   struct Structure;
+  bool is_given(ValueId v) const;
   bool stopped() const { return split_.has_value() || !status_.ok(); }
   int constant(const Literal& literal);
   int reshape(const Node& node, ValueId v, const IndexMap& map);

@@ -129,6 +129,7 @@ absl::Status StepChecker::run_library(const Step& step) {
   PARTITA_RETURN_IF_ERROR(check_count(step));
   if (step.name == "quantize_fp8") return run_quantize(step);
   if (step.name == "multiply_fp8") return run_multiply(step);
+  if (step.params.contains("sizes")) return run_attention(step);
   const Claim& claim = claims_[step.id];
   if (claim.node < 0) return differs("it claims no node");
   const Node& node = g_.nodes[claim.node];
@@ -144,7 +145,7 @@ absl::Status StepChecker::run_library(const Step& step) {
   PARTITA_RETURN_IF_ERROR(check_operands(step, node));
   for (size_t k = 0; k < node.outputs.size(); ++k) {
     size_t o = node.inputs.size() + k;
-    int value = storage_[node.outputs[k]];
+    int value = in_order(node.outputs[k], has_channels_last(step));
     if (accumulates) {
       PARTITA_ASSIGN_OR_RETURN(value, read_sum(step, o, value));
     }

@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/program/library_kernels.h"
 #include "runtime/program/tree_sums.h"
 #include "tools/verify/layout/mismatch.h"
 #include "tools/verify/layout/serial_values.h"
@@ -77,11 +78,16 @@ int added_to(const Graph& graph, const std::vector<ValueId>& storage, int sum, i
   return -1;
 }
 
+bool has_channels_last(const runtime::Step& step) {
+  return std::ranges::count(kChannelsLastKernels, step.name) > 0 && step.params.count("channels_last") > 0;
+}
+
 absl::Status check_params(const Node& node, const runtime::Step& step, const std::string& epilogue) {
   if (!node.op->kernel || step.name != node.op->name)
     return differs("expected ", node.op->name, ", found ", quote(step.name));
   runtime::Params expected = params_of(node.attrs);
   if (!epilogue.empty()) expected["epilogue"] = epilogue;
+  if (has_channels_last(step)) expected["channels_last"] = int64_t{1};
   if (step.params == expected) return absl::OkStatus();
   for (const auto& [name, value] : expected) {
     auto at = step.params.find(name);

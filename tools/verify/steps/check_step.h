@@ -13,6 +13,9 @@ namespace partita::verifier {
 // What `term` is added to to make `sum`, or -1.
 int added_to(const Graph& graph, const std::vector<ValueId>& storage, int sum, int term);
 
+// A library step that has its operands and results with their channels last.
+bool has_channels_last(const runtime::Step& step);
+
 // Aborted where they differ: a library step's name and parameters from its node's; a collective's kind, group and
 // reduction; the program's states, inputs and outputs from the graph's; the schedule from each segment once for each
 // micro-batch, or once; the reduce segment is either.

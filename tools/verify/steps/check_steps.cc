@@ -4,7 +4,9 @@
 
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/program/library_kernels.h"
 #include "runtime/program/sides.h"
+#include "tools/verify/bundle/turned_values.h"
 #include "tools/verify/layout/mismatch.h"
 #include "tools/verify/layout/serial_values.h"
 #include "tools/verify/steps/check_step.h"
@@ -24,8 +26,9 @@ StepChecker::StepChecker(const Graph& graph, const runtime::Program& program, co
       program_(program),
       claims_(claims),
       storage_(storage_of(graph)),
+      turned_(turned_values(graph)),
       m_(graph, program, storage_),
-      code_{graph, storage_, m_.literals()},
+      code_{graph, storage_, m_.literals(), turned_},
       kernels_(program, nests),
       updates_each_(updates_each(program)) {}
 
@@ -172,6 +175,12 @@ absl::Status StepChecker::read(const Step& step, size_t k, int value) {
 
 // The value of 16 bits that this one is, widened to f32 and rounded again: the same bits. -1: it is none.
 int StepChecker::rounded_again(int value) const {
+  const Node* made = value < 0 ? nullptr : g_.producer(value);
+  if (made != nullptr && made->op->name == "transpose") {
+    const ValueId of = made->inputs[0];
+    const int same = turned_[static_cast<size_t>(of)] == value ? rounded_again(of) : -1;
+    return same < 0 || g_.type(same).shape != g_.type(of).shape ? -1 : turned_[static_cast<size_t>(same)];
+  }
   const Node* rounds = value < 0 ? nullptr : g_.producer(value);
   const Node* widens = rounds == nullptr || !rounds->op->casts ? nullptr : g_.producer(rounds->inputs[0]);
   if (widens == nullptr || !widens->op->casts || g_.type(widens->outputs[0]).dtype != DType::kF32) return -1;
@@ -212,8 +221,14 @@ absl::Status StepChecker::check_segment(int value) const {
   return differs(m_.name(value), ": expected in segment ", enum_name(node->segment), ", found in ", enum_name(kind_));
 }
 
+int StepChecker::in_order(ValueId v, bool turned) const {
+  return turned && !is_in_both_orders(g_.type(v).shape) ? turned_[static_cast<size_t>(v)]
+                                                        : storage_[static_cast<size_t>(v)];
+}
+
 // The inputs of a step that is one node.
 absl::Status StepChecker::check_operands(const Step& step, const Node& node) {
+  const bool turned = has_channels_last(step);
   if (step.operands.size() != node.inputs.size() + node.outputs.size() ||
       static_cast<size_t>(step.inputs) != node.inputs.size())
     return differs("expected ", node.inputs.size(), " inputs and ", node.outputs.size(), " outputs");
@@ -225,10 +240,13 @@ absl::Status StepChecker::check_operands(const Step& step, const Node& node) {
       if (o.dtype != DType::kInvalid) return differs("operand ", k, ": expected none");
       continue;
     }
-    if (o.dtype != g_.type(v).dtype || o.shape != g_.type(v).shape)
+    const Shape& shape = g_.type(v).shape;
+    if (turned && shape.size() != kChannelsLast.size())
+      return differs("operand ", k, ": expected four dimensions of ", m_.name(v), " with its channels last");
+    if (o.dtype != g_.type(v).dtype || o.shape != (turned ? channels_last(shape) : shape))
       return differs("operand ", k, ": expected ", m_.name(v), ", found ", dtype_name(o.dtype), to_string(o.shape));
     if (!input) continue;
-    absl::Status status = read(step, k, storage_[v]);
+    absl::Status status = read(step, k, in_order(v, turned));
     if (!status.ok()) return differs("operand ", k, ": ", status.message());
   }
   return absl::OkStatus();

@@ -1,5 +1,6 @@
 // The walk through a program's schedule behind check_steps(). Its parts: check_steps.cc (the schedule, copies, the
-// end), check_kernels.cc (generated code and library kernels), check_fp8.cc, check_collectives.cc.
+// end), check_kernels.cc (generated code and library kernels), check_attention.cc, check_fp8.cc,
+// check_collectives.cc.
 #pragma once
 
 #include <map>
@@ -48,6 +49,8 @@ class StepChecker {
   Range range(const Step& step, size_t k) const { return range_of(step.operands[k], entry_.slot); }
   absl::Status read(const Step& step, size_t k, int value);
   int rounded_again(int value) const;
+  // What a step that has its operands with their channels last, or as the graph has them, has of `v`.
+  int in_order(ValueId v, bool turned) const;
   absl::Status check_whole(int value);
   absl::Status check_apart(const Step& step, bool in_place) const;
   absl::Status check_count(const Step& step) const;
@@ -70,6 +73,9 @@ class StepChecker {
   absl::StatusOr<int> read_sum(const Step& step, size_t o, int value);
   absl::Status write_result(const Step& step, size_t o, int value);
 
+  // Attention on views (check_attention.cc).
+  absl::Status run_attention(const Step& step);
+
   // Products of fp8 numbers (check_fp8.cc).
   struct Quantized;
   absl::Status run_quantize(const Step& step);
@@ -86,7 +92,7 @@ class StepChecker {
   const std::map<ValueId, Fp8Rounding>& roundings_;
   const runtime::Program& program_;
   const std::vector<Claim>& claims_;
-  std::vector<ValueId> storage_;
+  std::vector<ValueId> storage_, turned_;
   StepMemory m_;
   const CodeView code_;
   Kernels kernels_;

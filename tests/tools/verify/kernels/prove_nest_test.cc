@@ -32,7 +32,8 @@ class ProveNest : public testing::Test {
     const Graph& g = b_.graph();
     const std::vector<ValueId> storage = storage_of(g);
     const std::vector<const Literal*> literals = constant_values(g);
-    const absl::Status status = prove_nest({g, storage, literals}, {nest(text), std::move(values)}, writers);
+    const std::vector<ValueId> turned(g.values.size(), kNoValue);
+    const absl::Status status = prove_nest({g, storage, literals, turned}, {nest(text), std::move(values)}, writers);
     return status.ok() ? "proved" : std::string(status.message());
   }
 
