@@ -225,12 +225,13 @@ absl::StatusOr<CudaDevice::Staging*> CudaDevice::next_large_staging() {
 // Through page-locked memory, from which the GPU copies beside the host. What is large, a batch of pictures, takes
 // pieces that several threads fill.
 absl::Status CudaDevice::write(std::byte* to, std::span<const std::byte> from) {
+  static const int kThreads = std::clamp(usable_processors(), 1, 8);
   const bool large = from.size() > staging_.size() * kStaging;
   const size_t piece = large ? kLargeStaging : kStaging;
   for (size_t at = 0; at < from.size(); at += piece) {
     const size_t bytes = std::min(piece, from.size() - at);
     PARTITA_ASSIGN_OR_RETURN(Staging * staging, large ? next_large_staging() : next_staging());
-    in_parallel(large ? std::clamp(usable_processors(), 1, 8) : 1, (bytes + kStaging - 1) / kStaging, [&](size_t k) {
+    in_parallel(large ? kThreads : 1, (bytes + kStaging - 1) / kStaging, [&](size_t k) {
       const size_t first = k * kStaging;
       std::memcpy(staging->memory + first, from.data() + at + first, std::min(kStaging, bytes - first));
     });

@@ -384,6 +384,22 @@ TEST(SyntheticData, IsTheSameForEverySplit) {
               HasSubstr("range 300 of graph input 'labels' does not fit i8"));
 }
 
+// Of large batches several threads draw samples, in pieces.
+TEST(SyntheticData, IsTheSameInLargeBatches) {
+  const std::vector<InputSpec> inputs = {{"x", DType::kF32, {1300}}, {"ids", DType::kI64, {1300}}};
+  const DataConfig config{.kind = DataKind::kSynthetic, .seed = 9, .vocabulary = 1000};
+  constexpr int64_t kSamples = 1000;
+  const auto large = open(config, inputs, kSamples), small = open(config, inputs, 1);
+  const std::vector<float> x = fetch<float>(*large, 0, 0, kSamples, 0);
+  const std::vector<int64_t> ids = fetch<int64_t>(*large, 0, 0, kSamples, 1);
+  for (size_t k : {0, 1, 7, 511, 999}) {
+    EXPECT_THAT(fetch<float>(*small, static_cast<int64_t>(k), 0, 1, 0),
+                ElementsAreArray(std::span(x).subspan(k * 1300, 1300)));
+    EXPECT_THAT(fetch<int64_t>(*small, static_cast<int64_t>(k), 0, 1, 1),
+                ElementsAreArray(std::span(ids).subspan(k * 1300, 1300)));
+  }
+}
+
 TEST(DataKind, NamesAndGuesses) {
   for (DataKind kind : {DataKind::kNpz, DataKind::kNpy, DataKind::kTokens, DataKind::kRaw, DataKind::kSynthetic})
     EXPECT_EQ(*parse_data_kind(enum_name(kind)), kind);
