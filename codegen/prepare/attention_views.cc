@@ -166,9 +166,6 @@ class Viewer {
     const Node& node = graph_.nodes[static_cast<size_t>(uses[0])];
     return is_in_phase(node, *graph_.producer(v)) ? &node : nullptr;
   }
-  static bool is_in_phase(const Node& a, const Node& b) {
-    return a.segment == b.segment && a.weight_gradient == b.weight_gradient && a.chunk == b.chunk && a.turn == b.turn;
-  }
 
   // What becomes of a result, over nodes that only turn it; `next` is the first behind them.
   std::vector<const Node*> turned(ValueId v, const Node*& next) const {

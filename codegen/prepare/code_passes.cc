@@ -27,6 +27,16 @@ void take(PreparedGraph& p, Graph graph, const std::vector<ValueId>& same_as) {
   p.same_as = std::move(composed);
 }
 
+// All stages with the graphs that `rewrite` makes of theirs.
+template <typename Rewrite>
+PreparedGraphs rewritten(PreparedGraphs all, const Rewrite& rewrite) {
+  for (PreparedGraph& p : all.stages) {
+    auto made = rewrite(p);
+    take(p, std::move(made.graph), made.same_as);
+  }
+  return all;
+}
+
 absl::StatusOr<PreparedGraphs> expand(PreparedGraphs all, const CodeContext& c) {
   for (PreparedGraph& p : all.stages) {
     std::vector<ValueId> became;
@@ -41,28 +51,16 @@ absl::StatusOr<PreparedGraphs> expand(PreparedGraphs all, const CodeContext& c) 
 
 absl::StatusOr<PreparedGraphs> use_fp8(PreparedGraphs all, const CodeContext& c) {
   if (!c.fp8) return all;
-  for (PreparedGraph& p : all.stages) {
-    Fp8Products made = multiply_in_fp8(p.graph, p.roundings);
-    take(p, std::move(made.graph), made.same_as);
-  }
-  return all;
+  return rewritten(std::move(all), [](const PreparedGraph& p) { return multiply_in_fp8(p.graph, p.roundings); });
 }
 
 absl::StatusOr<PreparedGraphs> use_relu_results(PreparedGraphs all, const CodeContext& c) {
   if (!c.gpu) return all;
-  for (PreparedGraph& p : all.stages) {
-    ReluResults made = read_relu_results(p.graph);
-    take(p, std::move(made.graph), made.same_as);
-  }
-  return all;
+  return rewritten(std::move(all), [](const PreparedGraph& p) { return read_relu_results(p.graph); });
 }
 
 absl::StatusOr<PreparedGraphs> make_again(PreparedGraphs all, const CodeContext&) {
-  for (PreparedGraph& p : all.stages) {
-    Rematerialized made = rematerialize(p.graph);
-    take(p, std::move(made.graph), made.same_as);
-  }
-  return all;
+  return rewritten(std::move(all), [](const PreparedGraph& p) { return rematerialize(p.graph); });
 }
 
 absl::StatusOr<PreparedGraphs> turn_channels(PreparedGraphs all, const CodeContext& c) {
@@ -80,19 +78,11 @@ absl::StatusOr<PreparedGraphs> turn_channels(PreparedGraphs all, const CodeConte
 
 absl::StatusOr<PreparedGraphs> add_epilogues(PreparedGraphs all, const CodeContext& c) {
   if (!c.epilogues) return all;
-  for (PreparedGraph& p : all.stages) {
-    FusedProducts fused = fuse_products(p.graph);
-    take(p, std::move(fused.graph), fused.same_as);
-  }
-  return all;
+  return rewritten(std::move(all), [](const PreparedGraph& p) { return fuse_products(p.graph); });
 }
 
 absl::StatusOr<PreparedGraphs> use_views(PreparedGraphs all, const CodeContext& c) {
-  for (PreparedGraph& p : all.stages) {
-    AttentionViews made = view_attention(p.graph, c.gpu);
-    take(p, std::move(made.graph), made.same_as);
-  }
-  return all;
+  return rewritten(std::move(all), [&](const PreparedGraph& p) { return view_attention(p.graph, c.gpu); });
 }
 
 // A CPU's values are all on one side, and so are those of a GPU that has all states.

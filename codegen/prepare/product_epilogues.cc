@@ -5,9 +5,12 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "codegen/prepare/value_readers.h"
 #include "ir/graph/builder.h"
 #include "ir/graph/storage.h"
 #include "ir/op/op_def.h"
@@ -92,12 +95,7 @@ class Fuser {
       }
     }
     FusedProducts out;
-    out.same_as.assign(r_.builder().graph().values.size(), kNoValue);
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
-      const ValueId old = static_cast<ValueId>(v);
-      if (r_.has(old)) out.same_as[r_(old)] = old;
-    }
-    for (const auto& [now, old] : made_) out.same_as[now] = old;
+    out.same_as = same_values(r_, graph_, made_);
     out.graph = std::move(r_).finish();
     return out;
   }
@@ -107,9 +105,6 @@ class Fuser {
   const Node& node(NodeId n) const { return graph_.nodes[n]; }
   DType dtype(ValueId v) const { return graph_.type(v).dtype; }
   int64_t columns(ValueId v) const { return graph_.type(v).shape.empty() ? 1 : graph_.type(v).shape.back(); }
-  bool is_in_phase(const Node& a, const Node& b) const {
-    return a.segment == b.segment && a.weight_gradient == b.weight_gradient && a.chunk == b.chunk && a.turn == b.turn;
-  }
 
   // Of matrices, not of batches of them.
   bool is_plain_product(const Node& n) const {
@@ -289,7 +284,7 @@ class Fuser {
       r_.builder().context().segment = Segment::kPrologue;
     const ValueId made = r_.builder().cast(bias, narrow);
     r_.at(product);
-    made_[made] = kNoValue;
+    made_.emplace_back(made, kNoValue);
     return made;
   }
 
@@ -318,7 +313,7 @@ class Fuser {
   }
 
   void stand_for(const std::vector<ValueId>& olds, ValueId now) {
-    made_[now] = olds.front();
+    made_.emplace_back(now, olds.front());
     for (ValueId old : olds) {
       r_.replace(old, r_.builder().shape(now) == graph_.type(old).shape
                           ? now
@@ -332,9 +327,9 @@ class Fuser {
   std::vector<std::vector<NodeId>> readers_;  // per storage value: nodes that are no views
   std::vector<bool> wanted_;                  // per storage value: by the outside
   std::map<NodeId, Epilogue> planned_;
-  std::set<NodeId> gone_;            // whose results products write
-  std::set<ValueId> written_;        // products with a bias, or what a GELU was of: written by their products
-  std::map<ValueId, ValueId> made_;  // of the new graph: what they are
+  std::set<NodeId> gone_;      // whose results products write
+  std::set<ValueId> written_;  // products with a bias, or what a GELU was of: written by their products
+  std::vector<std::pair<ValueId, ValueId>> made_;  // of the new graph: what they are
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/prepare/value_readers.h"
 #include "ir/graph/builder.h"
 #include "ir/op/op_def.h"
 
@@ -32,10 +33,7 @@ ReluResults read_relu_results(const Graph& graph) {
     r.replace(node.outputs[0], r.builder().emit("relu_grad", {r(node.inputs[0]), r(result[x])}, node.attrs));
   }
   ReluResults out;
-  out.same_as.assign(r.builder().graph().values.size(), kNoValue);
-  for (size_t v = 0; v < graph.values.size(); ++v) {
-    if (r.has(static_cast<ValueId>(v))) out.same_as[r(static_cast<ValueId>(v))] = static_cast<ValueId>(v);
-  }
+  out.same_as = same_values(r, graph, {});
   out.graph = std::move(r).finish();
   return out;
 }

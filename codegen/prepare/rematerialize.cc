@@ -4,10 +4,13 @@
 #include <climits>
 #include <cstdlib>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "base/cat.h"
 #include "base/status.h"
 #include "codegen/prepare/code_graph.h"
+#include "codegen/prepare/value_readers.h"
 #include "ir/graph/builder.h"
 #include "ir/graph/storage.h"
 
@@ -122,12 +125,9 @@ class Rematerializer {
       }
     }
     Rematerialized out;
-    out.same_as.assign(r.builder().graph().values.size(), kNoValue);
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
-      ValueId old = static_cast<ValueId>(v);
-      if (r.has(old)) out.same_as[r(old)] = old;
-    }
-    for (const auto& [old, now] : again_) out.same_as[now] = old;
+    std::vector<std::pair<ValueId, ValueId>> made;
+    for (const auto& [old, now] : again_) made.emplace_back(now, old);
+    out.same_as = same_values(r, graph_, made);
     out.graph = std::move(r).finish();
     return out;
   }

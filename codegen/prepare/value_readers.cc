@@ -26,6 +26,10 @@ void ValueReaders::remove(std::vector<ValueId> values, const std::function<bool(
   }
 }
 
+bool is_in_phase(const Node& a, const Node& b) {
+  return a.segment == b.segment && a.weight_gradient == b.weight_gradient && a.chunk == b.chunk && a.turn == b.turn;
+}
+
 std::vector<ValueId> same_values(Rewriter& r, const Graph& old, const std::vector<std::pair<ValueId, ValueId>>& made) {
   std::vector<ValueId> same(r.builder().graph().values.size(), kNoValue);
   for (size_t v = 0; v < old.values.size(); ++v) {

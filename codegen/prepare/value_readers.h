@@ -29,6 +29,9 @@ class ValueReaders {
   std::set<const Node*> gone_;
 };
 
+// Whether two nodes run in the same part of a step, so that one kernel may do the work of both.
+bool is_in_phase(const Node& a, const Node& b);
+
 // For each value of the graph that `r` makes of `old` the old one that it equals, or kNoValue; `made`: values of the
 // new graph, and what they are.
 std::vector<ValueId> same_values(Rewriter& r, const Graph& old, const std::vector<std::pair<ValueId, ValueId>>& made);

@@ -80,9 +80,11 @@ class Attention {
 
 constexpr int kRowThreads = 128;  // as in kernels/attention.cu
 
-// What is left for the products of this file: f64, and f32 heads that are too large for cuda_flash.h.
-absl::Status check_type(DType dtype, const AttentionShape& shape, const absl::Status& cudnn) {
-  if (dtype == DType::kF32 || dtype == DType::kF64) return absl::OkStatus();
+// What is left for the products of this file: f64, and f32 heads that are too large for cuda_flash.h. The code
+// generator makes no views for them.
+absl::Status check_products(const KernelRequest& r, const AttentionShape& shape, const absl::Status& cudnn) {
+  const DType dtype = r.dtype();
+  if (dtype == DType::kF32 || dtype == DType::kF64) return r.has_param("sizes") ? r.unsupported() : absl::OkStatus();
   return absl::UnimplementedError(cat("attention on ", dtype_name(dtype),
                                       ": expected heads of at most 128 elements, found ", std::max(shape.d, shape.e),
                                       "; compile with kernels: {attention: math} in train.yaml", cudnn.ok() ? "" : "; ",
@@ -123,8 +125,7 @@ CudaKernel make_cuda_attention(CudaDevice& device, const KernelRequest& r) {
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> by_cudnn, make_by_cudnn(device, r, shape, false, why));
   if (by_cudnn != nullptr) return by_cudnn;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash(device, r, shape, mask_type);
-  PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape, why));
-  if (r.has_param("sizes")) return r.unsupported();  // the code generator makes no views for these products
+  PARTITA_RETURN_IF_ERROR(check_products(r, shape, why));
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, shape.t, shape.d, false, true));
@@ -157,8 +158,7 @@ CudaKernel make_cuda_attention_grad(CudaDevice& device, const KernelRequest& r) 
   PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> by_cudnn, make_by_cudnn(device, r, shape, true, why));
   if (by_cudnn != nullptr) return by_cudnn;
   if (flash_applies(r.dtype(), shape)) return make_cuda_flash_grad(device, r, shape, mask_type);
-  PARTITA_RETURN_IF_ERROR(check_type(r.dtype(), shape, why));
-  if (r.has_param("sizes")) return r.unsupported();  // the code generator makes no views for these products
+  PARTITA_RETURN_IF_ERROR(check_products(r, shape, why));
   Attention a(device, shape, r.dtype(), mask_type);
   const int64_t rows = shape.group() * shape.s, t = shape.t, d = shape.d, e = shape.e;
   PARTITA_ASSIGN_OR_RETURN(auto qk, a.product(rows, t, d, false, true));

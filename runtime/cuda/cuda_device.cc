@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "base/cat.h"
-#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/cuda/kernels.h"
@@ -225,7 +224,7 @@ absl::StatusOr<CudaDevice::Staging*> CudaDevice::next_large_staging() {
 // Through page-locked memory, from which the GPU copies beside the host. What is large, a batch of pictures, takes
 // pieces that several threads fill.
 absl::Status CudaDevice::write(std::byte* to, std::span<const std::byte> from) {
-  static const int kThreads = std::clamp(usable_processors(), 1, 8);
+  static const int kThreads = batch_threads();
   const bool large = from.size() > staging_.size() * kStaging;
   const size_t piece = large ? kLargeStaging : kStaging;
   for (size_t at = 0; at < from.size(); at += piece) {

@@ -8,7 +8,6 @@
 #include "absl/strings/ascii.h"
 #include "base/box.h"
 #include "base/cat.h"
-#include "base/host/processors.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "runtime/data/records/image_transform.h"
@@ -57,7 +56,7 @@ class RecordReader : public SampleReader {
         images_(config.images),
         seed_(config.seed),
         shuffled_(config.shuffle),
-        workers_(config.workers > 0 ? config.workers : std::clamp<int64_t>(usable_processors(), 1, 8)) {}
+        workers_(config.workers > 0 ? config.workers : batch_threads()) {}
 
   int64_t samples() const override { return store_->records(); }
   int64_t shuffle_window() const override { return store_->shuffle_window(); }

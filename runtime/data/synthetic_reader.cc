@@ -5,7 +5,6 @@
 
 #include "base/cat.h"
 #include "base/checksum.h"
-#include "base/host/processors.h"
 #include "base/mix64.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -76,7 +75,7 @@ class SyntheticReader : public SampleReader {
     }
   }
 
-  int threads_ = static_cast<int>(std::clamp<int64_t>(usable_processors(), 1, 8));  // as of pictures
+  int threads_ = batch_threads();
   int64_t samples_;
   std::vector<Column> columns_;
 };

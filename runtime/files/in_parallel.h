@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/host/processors.h"
+
 namespace partita::runtime {
 
 // visit(0) to visit(n - 1), each once, by at most so many threads, of which the caller's is one.
@@ -21,5 +23,8 @@ void in_parallel(int threads, size_t n, const Visit& visit) {
   work();
   for (std::thread& t : others) t.join();
 }
+
+// Threads that make or copy a batch of large samples: as many as the process has processors, at most 8.
+inline int batch_threads() { return std::clamp(usable_processors(), 1, 8); }
 
 }  // namespace partita::runtime

@@ -97,9 +97,7 @@ struct ScoresDevice {
   int64_t mask_stride[4];
 };
 
-// kernels/flash.cu: a block of kFlashThreads owns kFlashRows rows (queries or keys) and goes through the others by
-// flash_step() of them. Matrices have `head` elements a row in shared memory, of `size` bytes, and 16 bytes between
-// rows.
+// Where the rows of an attention's operand lie.
 struct RowsDevice {
   int64_t batch, head, row;  // elements from one sample, head and row to the next
 #ifndef PARTITA_DEVICE_TYPES_ONLY
@@ -109,6 +107,10 @@ struct RowsDevice {
   }
 #endif
 };
+
+// kernels/flash.cu: a block of kFlashThreads owns kFlashRows rows (queries or keys) and goes through the others by
+// flash_step() of them. Matrices have `head` elements a row in shared memory, of `size` bytes, and 16 bytes between
+// rows.
 struct FlashDevice {
   ScoresDevice scores;  // of all heads
   int32_t group;        // query heads of a key head
