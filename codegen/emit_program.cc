@@ -67,6 +67,7 @@ class ProgramMaker {
                                      .order = local.order(),
                                      .chunks = static_cast<int32_t>(local.stage.chunks),
                                      .turns = local.stage.turns,
+                                     .overlapped = local.stage.overlapped,
                                      .updates_each = local.stage.updates_each(),
                                      .in_place = options.in_place,
                                      .host_states = local.host_states(),
@@ -390,8 +391,12 @@ class ProgramMaker {
 
 CodeContext code_context(const std::vector<LocalProgram>& programs, const TargetOptions& options) {
   const bool gpu = !options.gpu.empty();
-  return {programs, gpu, gpu && options.fuse && options.epilogues && !options.strict, gpu && !options.strict,
-          options.has_fp8()};
+  return {.programs = programs,
+          .gpu = gpu,
+          .epilogues = gpu && options.fuse && options.epilogues && !options.strict,
+          .channels_last = gpu && !options.strict,
+          .added_rows = !gpu && options.fuse && !options.strict,
+          .fp8 = options.has_fp8()};
 }
 
 // Of one program, whose passes nobody watches.

@@ -53,7 +53,7 @@ runtime::Operand make_operand(const StepPlan& plan, const PlanOperand& o) {
   out.shape = o.type.shape;
   if (o.type.dtype == DType::kInvalid) return out;
   const PlanBuffer& b = plan.buffers[o.buffer];
-  out.address = {b.region, b.offset + o.offset, b.slot_stride};
+  out.address = {b.region, b.offset + o.offset, b.slot_stride, b.places};
   return out;
 }
 

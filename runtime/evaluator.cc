@@ -76,9 +76,10 @@ absl::Status Evaluator::run(StepMetrics& step) {
   for (int64_t k = 0; k < batches_; ++k) {
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(k));
     PARTITA_RETURN_IF_ERROR(clear_accumulators(*executor_));
-    PARTITA_RETURN_IF_ERROR(executor_->run(executor_->program().schedule, [&](int64_t micro_batch, int64_t slot) {
-      return inputs_->stage(batch, micro_batch, slot);
-    }));
+    PARTITA_RETURN_IF_ERROR(executor_->run(
+        executor_->program().schedule,
+        [&](int64_t micro_batch, int64_t slot) { return inputs_->stage(batch, micro_batch, slot); },
+        [&] { return inputs_->upload_ahead(k + 1); }));
     inputs_->give_back(std::move(batch));
     sum += scalar_output(*executor_, "loss").value_or(0);
     for (size_t m = 0; m < values.size(); ++m) {

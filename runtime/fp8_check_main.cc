@@ -3,11 +3,11 @@
 // the same numbers. A line of JSON for each case, or those that have CASE in their name:
 //
 //   {"case": "forward 8192x4096x4096", "holds": true, "wrong_a": 0, "wrong_b": 0, "error": 0.002, "same_bits": true,
-//    "fp8_ms": 0.2, "bf16_ms": 0.4, "quantize_a_ms": 0.04, "quantize_a_tb_per_s": 2.5, …}
+//    "fp8_ms": 0.2, "bf16_ms": 0.4, "quantize_a_ms": 0.04, "quantize_a_tb_per_s": 2.5, "both_a_ms": 0.06, …}
 //
-// `wrong`: numbers that are not those of the definition. An error is the distance from the product in bf16 by its
-// length. Times are medians of 20 runs. No case begins after SECONDS (25). Exit code 0: all hold. 1: one does not, or
-// there is no GPU. 2: bad usage.
+// `wrong`: numbers that are not those of the definition. `both`: the side and its transpose by one kernel, whose bytes
+// are those of the side alone. An error is the distance from the product in bf16 by its length. Times are medians of 20
+// runs. No case begins after SECONDS (25). Exit code 0: all hold. 1: one does not, or there is no GPU. 2: bad usage.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -25,6 +25,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/device/device.h"
 #include "runtime/device_check.h"
+#include "runtime/program/program_check.h"
 
 namespace partita::runtime {
 namespace {
@@ -147,6 +148,8 @@ Step step_of(std::string name, std::vector<Operand> operands, Params params) {
           .params = std::move(params)};
 }
 
+bool has_whole_tiles(const Side& side) { return side.rows % kFp8Block == 0 && side.columns % kFp8Block == 0; }
+
 Step quantize_step(const Side& side) {
   Params params{{"format", format(side)}};
   if (side.tiles) params["tiles"] = int64_t{1};
@@ -154,6 +157,20 @@ Step quantize_step(const Side& side) {
   return step_of("quantize_fp8",
                  {{{}, DType::kBF16, {side.rows, side.columns}}, {{}, DType::kU8, {side.quantized().bytes()}}},
                  std::move(params));
+}
+
+// The side's bytes and those of its transpose.
+Step quantize_both_step(const Side& side) {
+  const QuantizedMatrix rows{side.rows, side.columns, side.tiles}, turned{side.columns, side.rows, side.tiles};
+  Params params{{"format", format(side)}, {"both", int64_t{1}}};
+  if (side.tiles) params["tiles"] = int64_t{1};
+  Step step = step_of("quantize_fp8",
+                      {{{}, DType::kBF16, {side.rows, side.columns}},
+                       {{}, DType::kU8, {rows.bytes()}},
+                       {{}, DType::kU8, {turned.bytes()}}},
+                      std::move(params));
+  step.inputs = 1;
+  return step;
 }
 
 // Medians, in milliseconds.
@@ -191,6 +208,18 @@ absl::StatusOr<Json> run_case(Device& device, const Program& program, const Case
     line[cat("quantize_", name, "_ms")] = ms;
     line[cat("quantize_", name, "_tb_per_s")] =
         static_cast<double>(2 * side->count() + side->quantized().bytes()) / ms * 1e-9;
+    if (has_whole_tiles(*side)) {
+      const Step step = quantize_both_step(*side);
+      const int64_t sizes[] = {operand_bytes(step.operands[1]), operand_bytes(step.operands[2])};
+      PARTITA_ASSIGN_OR_RETURN(std::byte * rows, device.allocate(sizes[0]));
+      PARTITA_ASSIGN_OR_RETURN(std::byte * turned, device.allocate(sizes[1]));
+      PARTITA_ASSIGN_OR_RETURN(auto both, device.prepare(program, step));
+      PARTITA_ASSIGN_OR_RETURN(const double both_ms, time(device, *both, {from, rows, turned}));
+      std::vector<std::byte> same(bytes.size());
+      PARTITA_RETURN_IF_ERROR(device.read(same, side->transpose ? turned : rows));
+      holds = holds && same == bytes;
+      line[cat("both_", name, "_ms")] = both_ms;
+    }
     std::vector<uint16_t> narrow(expected.size());
     std::transform(expected.begin(), expected.end(), narrow.begin(), float_to_bf16);
     PARTITA_RETURN_IF_ERROR(device.write(from, std::as_bytes(std::span(narrow))));

@@ -122,6 +122,11 @@ bool StepPrograms::read_ahead(int64_t batch) const {
   return inputs_[at.length]->read_ahead(at.batch);
 }
 
+absl::Status StepPrograms::upload_ahead(int64_t batch) {
+  const Place at = place(batch);
+  return inputs_[at.length]->upload_ahead(at.batch);
+}
+
 std::string StepPrograms::describe_lengths() const {
   std::string text = lengths_.empty() ? "" : " lengths";
   for (const LengthPart& part : lengths_) append(text, " ", part.length);

@@ -61,6 +61,8 @@ class StepPrograms {
   int64_t own_batch(int64_t batch) const { return place(batch).batch; }
   // Whether it has been read.
   bool read_ahead(int64_t batch) const;
+  // Sends up what its step begins with, if it has.
+  absl::Status upload_ahead(int64_t batch);
   // Of several; else null.
   const LengthPart* length() const { return lengths_.empty() ? nullptr : &lengths_[chosen_]; }
 

@@ -444,8 +444,10 @@ class Trainer : public TrainingLoop {
     watch_.enter(Phase::kStep, step);
     auto run = [&]() -> absl::Status {
       PARTITA_RETURN_IF_ERROR(clear_accumulators(running));
-      return running.run(running.program().schedule,
-                         [&](int64_t micro_batch, int64_t slot) { return inputs.stage(batch, micro_batch, slot); });
+      return running.run(
+          running.program().schedule,
+          [&](int64_t micro_batch, int64_t slot) { return inputs.stage(batch, micro_batch, slot); },
+          [&] { return programs_.upload_ahead(order_.batch_of(step + 1)); });
     };
     Auditor* a = auditor();
     PARTITA_RETURN_IF_ERROR(a != nullptr && a->is_due(step + 1) ? a->run_step(step, run) : run());

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kLargestGroup = 96;
 constexpr int kSiblings = 4;  // groups reading the same value that a reduction tries to join
-constexpr NodeId kNear = 64;  // nodes between two elementwise groups that read the same values at most
+constexpr NodeId kNear = 64;  // nodes between two groups that read the same values at most
 
 class Fuser {
  public:
@@ -234,7 +234,7 @@ class Fuser {
       if (code_.roles[n] == NodeRole::kReduction) join_siblings(static_cast<NodeId>(n));
       if (graph_.nodes[n].segment == Segment::kUpdate && !code_.on_gpu) join_total(static_cast<NodeId>(n));
     }
-    for (size_t g = 0; g < groups_.size() && code_.on_gpu; ++g) join_alike(static_cast<int>(g));
+    for (size_t g = 0; g < groups_.size(); ++g) join_alike(static_cast<int>(g));
   }
 
   bool is_elementwise(const Group& group) const {
@@ -256,23 +256,27 @@ class Fuser {
     return all;
   }
 
-  // An elementwise group that reads two large values which one before it reads anyway joins that one: on a GPU its time
-  // is that of its memory traffic.
+  // An elementwise group that reads large values which one near it reads anyway joins that one. On a GPU, whose time is
+  // that of its memory traffic, two such values, of an elementwise one before it. On a processor one is enough, in
+  // backward, of one before or behind it, sums and all: what is made again is made beside the gradient of the same
+  // value, and the exponentials of both are one.
   void join_alike(int g) {
     if (!groups_[g].nests || groups_[g].nodes.empty() || !is_elementwise(groups_[g])) return;
     const NodeId first = groups_[g].nodes[0];
     const int64_t size = elements(graph_.type(graph_.nodes[first].outputs[0]).shape);
     const std::vector<ValueId> mine = large_leaves(g, size);
-    if (mine.size() < 2) return;
+    const size_t least = code_.on_gpu ? 2 : 1;
+    if (mine.size() < least || (!code_.on_gpu && graph_.nodes[first].segment != Segment::kBackward)) return;
     for (size_t k = readers_[mine[0]].size(); k-- > 0;) {
       const NodeId r = readers_[mine[0]][k];
       const int other = group_of_[r];
-      if (r > first || first - r > kNear || other == g || !compatible(g, other) || !is_elementwise(groups_[other]))
-        continue;
+      const bool near = std::abs(first - r) <= kNear && (r <= first || !code_.on_gpu);
+      if (!near || other == g || !compatible(g, other)) continue;
+      if (code_.on_gpu ? !is_elementwise(groups_[other]) : !is_divided(other, size)) continue;
       std::vector<ValueId> both;
       const std::vector<ValueId> theirs = large_leaves(other, size);
       std::set_intersection(mine.begin(), mine.end(), theirs.begin(), theirs.end(), std::back_inserter(both));
-      if (both.size() >= 2 && try_merge(g, other)) return;
+      if (both.size() >= least && try_merge(g, other)) return;
     }
   }
 

@@ -1,5 +1,6 @@
 #include "codegen/fuse/nest_assembly.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -78,21 +79,75 @@ ScalarNode reduced_nothing(ReduceKind kind, DType type) {
   return s;
 }
 
+bool reduces(const LoopNest& nest) {
+  return std::any_of(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kReduce; });
+}
+
+// Where `x` is in `all`, at the end if it was not there.
+template <typename T>
+int number_of(const T& x, std::vector<T>& all) {
+  const auto at = std::find(all.begin(), all.end(), x);
+  const int number = static_cast<int>(at - all.begin());
+  if (at == all.end()) all.push_back(x);
+  return number;
+}
+
+// Whether both load some value at the same place for each point, and at another for every other.
+bool read_alike(const NestPart& a, const NestPart& b) {
+  const auto is_large = [&](const NestAccess& access) {
+    for (size_t k = 0; k < access.strides.size(); ++k) {
+      if (access.strides[k] == 0 && a.nest.sizes[k] > 1) return false;
+    }
+    return true;
+  };
+  const auto loaded_by = [](const NestPart& part, const NestNode& n) {
+    return part.loads[static_cast<size_t>(n.access.operand)];
+  };
+  return std::ranges::any_of(a.nest.nodes, [&](const NestNode& n) {
+    return n.op == NestOp::kLoad && is_large(n.access) && std::ranges::any_of(b.nest.nodes, [&](const NestNode& m) {
+             return m.op == NestOp::kLoad && loaded_by(a, n) == loaded_by(b, m) &&
+                    n.access.strides == m.access.strides && n.access.offset == m.access.offset;
+           });
+  });
+}
+
 }  // namespace
 
-void assemble(const CodeGraph& code, LoopNest nest, const std::vector<ValueId>& loads, const std::vector<bool>& column,
-              const std::vector<NamedStore>& stores, const std::vector<NamedFold>& folds, GroupCode& into) {
-  BuiltNest built{std::move(nest), {}};
+bool join(NestPart& part, const NestPart& other, size_t most) {
+  if (part.nest.sizes != other.nest.sizes || part.column != other.column || !part.folds.empty() ||
+      !other.folds.empty() || reduces(part.nest) || reduces(other.nest) || !read_alike(part, other))
+    return false;
+  std::vector<ValueId> loads = part.loads;
+  std::vector<int> operands;  // those of `other`
+  for (ValueId v : other.loads) operands.push_back(number_of(v, loads));
+  if (loads.size() + part.stores.size() + other.stores.size() > most) return false;
+  part.loads = std::move(loads);
+  std::vector<int> now;
+  for (NestNode n : other.nest.nodes) {
+    for (int* operand : {&n.scalar.a, &n.scalar.b, &n.scalar.c}) *operand = *operand >= 0 ? now[*operand] : -1;
+    if (n.op == NestOp::kLoad) n.access.operand = operands[n.access.operand];
+    now.push_back(number_of(n, part.nest.nodes));
+  }
+  for (NamedStore s : other.stores) {
+    s.store.node = now[s.store.node];
+    part.stores.push_back(std::move(s));
+  }
+  return true;
+}
+
+void assemble(const CodeGraph& code, NestPart part, GroupCode& into) {
+  BuiltNest built{std::move(part.nest), {}};
+  const std::vector<NamedFold>& folds = part.folds;
   LoopNest& n = built.nest;
   n.strict = code.strict;
-  n.inputs = static_cast<int>(loads.size());
+  n.inputs = static_cast<int>(part.loads.size());
   auto operand = [&](ValueId type_of, NestOperand where) {
     built.operands.push_back(where);
     n.operands.push_back(code.graph.type(type_of).dtype);
     return static_cast<int>(built.operands.size()) - 1;
   };
-  for (ValueId v : loads) operand(v, {v, -1});
-  for (const NamedStore& s : stores) {
+  for (ValueId v : part.loads) operand(v, {v, -1});
+  for (const NamedStore& s : part.stores) {
     n.stores.push_back(s.store);
     n.stores.back().access.operand = operand(s.value, {code.storage(s.value), -1});
   }
@@ -102,7 +157,7 @@ void assemble(const CodeGraph& code, LoopNest nest, const std::vector<ValueId>& 
     n.folds.back().access.operand = operand(folds[k].value, {kNoValue, first + static_cast<int>(k)});
   }
   remove_unused(n);
-  schedule(n, column, code.fold_units);
+  schedule(n, part.column, code.fold_units);
   keep_results(n);
   int64_t parts = units(n);
   into.nests.push_back(std::move(built));

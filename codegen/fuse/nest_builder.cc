@@ -6,7 +6,8 @@
 //   y at (i, j): x at (i, j), and the sum at (i, 0): a reduction over the columns of x at (i, j)
 //
 // Padding and concatenation choose by index. Instead of selecting at every point, the domain is cut into boxes in each
-// of which the choice is settled.
+// of which the choice is settled. Boxes next to each other that read the same are one nest with a store for each: both
+// halves of a rotation of (x1, x2) are made of both.
 #include "codegen/fuse/nest_builder.h"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ class GroupBuilder {
       Box box = std::move(boxes.front());
       boxes.pop_front();
       NestValues values(group_, domain_, box);
-      build_box(values, code);
+      build_box(values);
       if (values.outcome() == Outcome::kBuilt && ++built > limit) values.fail("too many boxes");
       if (values.outcome() == Outcome::kRefine && box.loops.size() > kMaxLoops) values.fail("too many loops");
       if (values.outcome() == Outcome::kFailed) {
@@ -45,6 +46,7 @@ class GroupBuilder {
       }
       if (values.outcome() != Outcome::kBuilt) divide(box, values, boxes);
     }
+    for (NestPart& part : parts_) assemble(code_, std::move(part), code);
     if (code_.strict && !keeps_orders(code)) return std::nullopt;
     return code;
   }
@@ -104,14 +106,13 @@ class GroupBuilder {
     boxes.push_front(std::move(box));
   }
 
-  void build_box(NestValues& values, GroupCode& code) {
-    std::vector<NamedStore> stores;
-    std::vector<NamedFold> folds;
+  void build_box(NestValues& values) {
+    NestPart part;
     for (ValueId v : group_.outputs) {
       if (is_fold(group_, domain_, v)) {
-        folds.push_back({v, make_fold(values, v)});
+        part.folds.push_back({v, make_fold(values, v)});
       } else {
-        stores.push_back({v, make_store(values, v)});
+        part.stores.push_back({v, make_store(values, v)});
       }
       if (values.outcome() != Outcome::kBuilt) return;
     }
@@ -121,9 +122,10 @@ class GroupBuilder {
       if (const char* repeated = repeated_work(code_, values)) values.fail(repeated);
     }
     if (values.outcome() != Outcome::kBuilt) return;
-    std::vector<bool> column;
-    for (size_t k = 0; k < values.nest.sizes.size(); ++k) column.push_back(values.is_column(k));
-    assemble(code_, std::move(values.nest), values.operands, column, stores, folds, code);
+    for (size_t k = 0; k < values.nest.sizes.size(); ++k) part.column.push_back(values.is_column(k));
+    part.nest = std::move(values.nest);
+    part.loads = std::move(values.operands);
+    if (parts_.empty() || !join(parts_.back(), part, kMaxOperands)) parts_.push_back(std::move(part));
   }
 
   // At full size in the domain's own order (transposing nests read, not write, in another), or once a row.
@@ -177,6 +179,7 @@ class GroupBuilder {
   const CodeGraph& code_;
   Domain domain_;
   BuildFailure& failure_;
+  std::vector<NestPart> parts_;  // of the boxes so far
 };
 
 }  // namespace

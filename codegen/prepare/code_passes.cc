@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "codegen/prepare/added_rows.h"
 #include "codegen/prepare/attention_views.h"
 #include "codegen/prepare/channels_last.h"
 #include "codegen/prepare/expand_composites.h"
@@ -63,6 +64,11 @@ absl::StatusOr<PreparedGraphs> make_again(PreparedGraphs all, const CodeContext&
   return rewritten(std::move(all), [](const PreparedGraph& p) { return rematerialize(p.graph); });
 }
 
+absl::StatusOr<PreparedGraphs> use_sums(PreparedGraphs all, const CodeContext& c) {
+  if (!c.added_rows) return all;
+  return rewritten(std::move(all), [](const PreparedGraph& p) { return add_rows(p.graph); });
+}
+
 absl::StatusOr<PreparedGraphs> turn_channels(PreparedGraphs all, const CodeContext& c) {
   if (!c.channels_last) return all;
   for (PreparedGraph& p : all.stages) {
@@ -103,6 +109,7 @@ constexpr CodePass kCodePasses[] = {
     {"product_epilogues", add_epilogues, "on single ops, as the graph has them", Phase::kRank},
     {"relu_results", use_relu_results, "before it is decided what the backward part makes again", Phase::kRank},
     {"rematerialize", make_again, "what a product writes besides need not be made again", Phase::kRank},
+    {"added_rows", use_sums, "a library kernel's results are not made again", Phase::kRank},
     {"channels_last", turn_channels, "the backward part reads what it makes again in its own order", Phase::kRank},
     {"attention_views", use_views, "what backward makes again, and what products write, is settled", Phase::kRank},
     {"host_transfers", add_transfers, "last: every later node would have to be put on a side", Phase::kRank},

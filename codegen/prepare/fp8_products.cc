@@ -17,11 +17,14 @@ namespace {
 
 bool is_set(const Attrs& attrs, std::string_view name) { return attrs.i(name, 0) != 0; }
 
-// x [rows, columns] -> bytes.
+// x [rows, columns] -> bytes; with `both` also those of its transpose.
 absl::StatusOr<std::vector<TensorType>> quantized_types(const OpView& use) {
-  const bool transpose = is_set(use.attrs, "transpose");
-  const QuantizedMatrix made{use.shape(0)[transpose], use.shape(0)[1 - transpose], is_set(use.attrs, "tiles")};
-  return std::vector<TensorType>{{DType::kU8, {made.bytes()}}};
+  const Shape& shape = use.shape(0);
+  const bool tiles = is_set(use.attrs, "tiles");
+  const TensorType as_rows{DType::kU8, {QuantizedMatrix{shape[0], shape[1], tiles}.bytes()}},
+      turned{DType::kU8, {QuantizedMatrix{shape[1], shape[0], tiles}.bytes()}};
+  if (is_set(use.attrs, "both")) return std::vector<TensorType>{as_rows, turned};
+  return std::vector<TensorType>{is_set(use.attrs, "transpose") ? turned : as_rows};
 }
 
 absl::StatusOr<std::vector<TensorType>> product_types(const OpView& use) {
@@ -33,8 +36,10 @@ double product_flops(const OpView& use) {
 }
 
 // The code generator's own: no graph outside it has them.
-const OpDef kQuantize = {
-    .name = "quantize_fp8", .attributes = "s format, i tiles?, i transpose?", .infer = quantized_types, .kernel = true};
+const OpDef kQuantize = {.name = "quantize_fp8",
+                         .attributes = "s format, i tiles?, i transpose?, i both?",
+                         .infer = quantized_types,
+                         .kernel = true};
 const OpDef kMultiply = {.name = "multiply_fp8",
                          .min_inputs = 2,
                          .max_inputs = 2,
@@ -84,6 +89,10 @@ class Quantizer {
 
  private:
   using Operands = std::pair<Operand, Operand>;
+  struct Form {
+    Operand operand;
+    ValueId made = kNoValue;  // in the new graph
+  };
 
   ValueId storage(ValueId v) const { return storage_of(graph_, v); }
 
@@ -114,26 +123,56 @@ class Quantizer {
     if (matrices(node.inputs[1]) != 1 || (ta && matrices(node.inputs[0]) != 1)) return;
     std::optional<Operand> a = operand(node.inputs[0], !ta), b = operand(node.inputs[1], tb);
     if (!a || !b || (a->tiles && b->tiles) || (a->format == "e5m2" && b->format == "e5m2")) return;
-    quantized_[a->rounding][a->form()] = {*a, kNoValue};
-    quantized_[b->rounding][b->form()] = {*b, kNoValue};
+    quantized_[a->rounding][a->form()] = {*a};
+    quantized_[b->rounding][b->form()] = {*b};
     planned_.emplace(&node, Operands{*std::move(a), *std::move(b)});
   }
 
-  // The forms of a rounding that products read, made in its place.
+  // The forms of a rounding that products read, made in its place; what is read once for two of them there, too.
   void quantize(ValueId rounding) {
     const auto forms = quantized_.find(rounding);
     if (forms == quantized_.end()) return;
-    r_.at(*graph_.producer(rounding));
-    const ValueId of = r_(roundings_.at(rounding).of);
     for (auto& [key, form] : forms->second) {
+      if (form.made != kNoValue) continue;
+      Form* other = other_way(form.operand);
+      const Node& here = *graph_.producer(rounding);
+      r_.at(here);
+      if (other != nullptr)  // where gradients of weights run apart, the others do not wait for them
+        r_.builder().context().weight_gradient =
+            here.weight_gradient && graph_.producer(other->operand.rounding)->weight_gradient;
       Attrs attrs;
-      attrs.set("format", form.first.format);
-      if (form.first.tiles) attrs.set("tiles", int64_t{1});
-      if (form.first.transpose) attrs.set("transpose", int64_t{1});
-      auto made = r_.builder().try_emit(kQuantize, {r_.builder().reshape(of, form.first.matrix)}, std::move(attrs));
+      attrs.set("format", form.operand.format);
+      if (form.operand.tiles) attrs.set("tiles", int64_t{1});
+      if (other != nullptr) {
+        attrs.set("both", int64_t{1});
+      } else if (form.operand.transpose) {
+        attrs.set("transpose", int64_t{1});
+      }
+      const ValueId of = r_(roundings_.at(rounding).of);
+      auto made = r_.builder().try_emit(kQuantize, {r_.builder().reshape(of, form.operand.matrix)}, std::move(attrs));
       PARTITA_CHECK(made.ok(), std::string(made.status().message()));
-      form.second = (*made)[0];
+      form.made = (*made)[other != nullptr && form.operand.transpose];
+      if (other != nullptr) other->made = (*made)[!form.operand.transpose];
     }
+  }
+
+  // The same numbers, in the other direction, that products read as well: of this rounding, if its blocks are square,
+  // or of one beside it. Of whole tiles. Null: there is none.
+  Form* other_way(const Operand& o) {
+    if (o.matrix[0] % kFp8Block != 0 || o.matrix[1] % kFp8Block != 0) return nullptr;
+    const Fp8Rounding& as = roundings_.at(o.rounding);
+    const Node& here = *graph_.producer(o.rounding);
+    for (auto& [rounding, forms] : quantized_) {
+      const Node& there = *graph_.producer(rounding);
+      if (storage(roundings_.at(rounding).of) != storage(as.of) || there.segment != here.segment) continue;
+      for (auto& [key, form] : forms) {
+        const Operand& x = form.operand;
+        if (form.made == kNoValue && x.transpose != o.transpose && x.tiles == o.tiles && x.format == o.format &&
+            x.matrix == o.matrix)
+          return &form;
+      }
+    }
+    return nullptr;
   }
 
   void multiply(const Node& node, const Operands& operands) {
@@ -145,7 +184,7 @@ class Quantizer {
     attrs.set("a", a.format), attrs.set("b", b.format);
     if (a.tiles) attrs.set("tiles_a", int64_t{1});
     if (b.tiles) attrs.set("tiles_b", int64_t{1});
-    const auto form = [&](const Operand& o) { return quantized_.at(o.rounding).at(o.form()).second; };
+    const auto form = [&](const Operand& o) { return quantized_.at(o.rounding).at(o.form()).made; };
     auto made = r_.builder().try_emit(kMultiply, {form(a), form(b)}, std::move(attrs));
     PARTITA_CHECK(made.ok(), std::string(made.status().message()));
     const ValueId now = (*made)[0], old = node.outputs[0];
@@ -158,9 +197,8 @@ class Quantizer {
   Rewriter r_;
   ValueReaders readers_;
   std::map<const Node*, Operands> planned_;
-  // By rounding, and by how it lies: the form, and its value in the new graph.
-  std::map<ValueId, std::map<Operand::Form, std::pair<Operand, ValueId>>> quantized_;
-  std::vector<std::pair<ValueId, ValueId>> products_;  // values of the new graph: what they are
+  std::map<ValueId, std::map<Operand::Form, Form>> quantized_;  // by rounding, and by how it lies
+  std::vector<std::pair<ValueId, ValueId>> products_;           // values of the new graph: what they are
 };
 
 }  // namespace

@@ -16,9 +16,10 @@ namespace partita {
 //   q = quantize_fp8(x);  p = quantize_fp8(w) {tiles, transpose};  y = multiply_fp8(q, p)
 //
 // What a product reads are bytes and scales (base/math/quantized.h), the dimension that is summed over last:
-// where products sum over rows and over columns of a weight, it is quantized in both ways. Roundings that others read,
-// too, stay; those that nobody reads any more go. Products of other forms stay as they are: batches of matrices,
-// dimensions that are no multiples of 16, blocks that are not of 128, two operands of e5m2 or in tiles.
+// where products sum over rows and over columns of a value, a weight or a gradient, it is quantized in both ways, by
+// one step where both are wanted in one pass. Roundings that others read, too, stay; those that nobody reads any more
+// go. Products of other forms stay as they are: batches of matrices, dimensions that are no multiples of 16, blocks
+// that are not of 128, two operands of e5m2 or in tiles.
 struct Fp8Products {
   Graph graph;
   std::vector<ValueId> same_as;  // for each of its values, the value of the given graph that it equals; kNoValue: none

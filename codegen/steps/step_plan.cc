@@ -119,6 +119,14 @@ bool StepPlanner::reads_result(const Draft& reader, const Draft& start) {
   return false;
 }
 
+// The first draft that runs once the micro-batches have; past the last one where there is none, or each updates.
+size_t StepPlanner::first_update() const {
+  const auto at = std::find_if(drafts_.begin(), drafts_.end(), [](const Draft& d) {
+    return d.step.segment == Segment::kReduce || d.step.segment == Segment::kUpdate;
+  });
+  return options_.updates_each ? drafts_.size() : static_cast<size_t>(at - drafts_.begin());
+}
+
 // A message of a micro-batch is put into an outbox, which holds as many as may be under way, and leaves from there: its
 // value's memory is free again, and the stage goes on before its neighbour takes the message up. The k-th messages that
 // phases send in a channel share an outbox.
@@ -146,7 +154,8 @@ void StepPlanner::make_outboxes() {
 }
 
 // The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
-// phase runs again before one does, for the same micro-batch's slot. Nothing waits for what leaves an outbox. What a
+// phase runs again before one does, for the same micro-batch's slot. Nothing waits for what leaves an outbox, and what
+// is sent of a state before the micro-batches goes on beside them: the state stays as it is until the update. What a
 // reduce-scatter reads is as large as all its ranks' results, and is held until the wait: two of a phase are under way
 // at most, but of sums that are there for the whole step.
 void StepPlanner::place_waits() {
@@ -164,6 +173,8 @@ void StepPlanner::place_waits() {
     size_t reader = k + 1;
     bool sends = drafts_[k].uses.size() == static_cast<size_t>(drafts_[k].step.inputs);
     while (reader < drafts_.size() && !reads_result(drafts_[reader], drafts_[k])) ++reader;
+    if (sends && segment == Segment::kPrologue && drafts_[k].uses[0].id >= 0 && !is_computed(drafts_[k].uses[0].id))
+      reader = first_update();
     const bool holds = std::any_of(drafts_[k].uses.begin(), drafts_[k].uses.begin() + drafts_[k].step.inputs,
                                    [&](const Use& u) { return u.id < 0 || next_of_[u.id] == 0; });
     if (drafts_[k].step.name == "reduce_scatter" && holds) {

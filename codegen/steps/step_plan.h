@@ -19,6 +19,7 @@ struct PlanBuffer {
   int64_t bytes = 0;
   int birth = -1, death = -1, last = -1;  // steps, for those of the arena, as in Lifetime
   int64_t slot_stride = 0;                // bytes from one micro-batch in flight to the next
+  int64_t places = 0;                     // as in runtime::Address
 };
 
 // One operand: `type` as the step sees it (a view may have another shape than its buffer), at `offset` bytes into a
@@ -67,8 +68,9 @@ struct PlanOptions {
   // Forward phase p and backward phase chunks - 1 - p are of one chunk; where micro-batches take turns, as many phases
   // each.
   int32_t chunks = 1;
-  // Each chunk's phase is so many, in each of which micro-batches take turns.
+  // Each chunk's phase is so many, in each of which `overlapped` micro-batches take turns.
   int32_t turns = 1;
+  int64_t overlapped = 1;
   bool updates_each = false;  // the reduce segment runs after each backward phase
   bool in_place = true;
   std::vector<bool> host_states;  // per state: kept in host memory; empty: none is

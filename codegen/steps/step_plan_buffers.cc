@@ -264,25 +264,30 @@ int32_t StepPlanner::chunk_of(const PlanStep& step) const {
   return step.segment == Segment::kForward ? pass : options_.chunks - 1 - pass;
 }
 
-// Whether a later phase of the same micro-batch reads it, so that every micro-batch in flight has its own.
-bool StepPlanner::outlives_phase(const PlanBuffer& b) const {
-  if (slots_ <= 1 || b.region != Region::kArena || b.birth < 0) return false;
+StepPlanner::Reach StepPlanner::reach_of(const PlanBuffer& b) const {
+  if (slots_ <= 1 || b.region != Region::kArena || b.birth < 0) return Reach::kPhase;
   const PlanStep &first = plan_.steps[b.birth], &last = plan_.steps[b.death];
-  if (first.segment == Segment::kForward) return last.segment > Segment::kForward || first.phase != last.phase;
-  if (first.segment != Segment::kBackward) return false;
-  // What a step's end reads may be read by later turns as well.
-  if (last.segment > Segment::kBackward) return options_.turns > 1;
-  return first.phase != last.phase;
+  if (first.segment != Segment::kForward && first.segment != Segment::kBackward) return Reach::kPhase;
+  if (last.segment != first.segment) {
+    // What a step's end reads may be read by later turns as well.
+    return first.segment == Segment::kForward || options_.turns > 1 ? Reach::kStep : Reach::kPhase;
+  }
+  if (first.phase == last.phase) return Reach::kPhase;
+  return first.phase / options_.turns == last.phase / options_.turns ? Reach::kPass : Reach::kStep;
 }
 
 void StepPlanner::lay_out() {
-  std::vector<size_t> which, on_host;
+  std::vector<size_t> which, on_host, in_turns;
   std::map<int32_t, std::vector<size_t>> kept;  // by chunk
   for (size_t k = 0; k < plan_.buffers.size(); ++k) {
     const PlanBuffer& b = plan_.buffers[k];
     if (b.region == Region::kHostArena && b.birth >= 0) on_host.push_back(k);
     if (b.region != Region::kArena || b.birth < 0) continue;
-    (outlives_phase(b) ? kept[chunk_of(plan_.steps[b.birth])] : which).push_back(k);
+    const Reach reach = reach_of(b);
+    (reach == Reach::kStep   ? kept[chunk_of(plan_.steps[b.birth])]
+     : reach == Reach::kPass ? in_turns
+                             : which)
+        .push_back(k);
   }
   int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
   arena = place(which, 0);
@@ -292,7 +297,20 @@ void StepPlanner::lay_out() {
     b.offset = arena;
     arena += b.bytes;
   }
+  lay_out_turns(in_turns);
   lay_out_slots(kept);
+}
+
+// What the micro-batches that take turns in a pass leave for its next turn, place after place: those of a group have
+// slots side by side, and no other group's pass comes between.
+void StepPlanner::lay_out_turns(const std::vector<size_t>& buffers) {
+  int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
+  const int64_t bytes = place(buffers, arena), places = std::min(slots_, options_.overlapped);
+  for (size_t k : buffers) {
+    plan_.buffers[k].slot_stride = bytes;
+    plan_.buffers[k].places = options_.overlapped;
+  }
+  arena += places * bytes;
 }
 
 // What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other,
@@ -303,7 +321,7 @@ void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& ke
   std::vector<int64_t> bytes(static_cast<size_t>(options_.chunks), 0);
   for (const auto& [chunk, buffers] : kept) bytes[static_cast<size_t>(chunk)] = place(buffers, 0);
   std::vector<SlotClass> classes(bytes.size(), {0, slots_, bytes[0]});
-  if (slots_ > 1) classes = divide_slots(plan_.order, bytes);
+  if (slots_ > 1) classes = divide_slots(plan_.order, bytes, options_.overlapped);
   for (const auto& [chunk, buffers] : kept) {
     const SlotClass& own = classes[static_cast<size_t>(chunk)];
     for (size_t k : buffers) {

@@ -175,7 +175,10 @@ bool StepPlanner::may_take(int step, int out, int in) const {
 bool StepPlanner::may_overwrite(int step, int written, int old) const {
   const Draft& d = drafts_[step];
   if (d.step.kind == StepKind::kCollectiveStart) return d.uses.size() == 2 && d.step.name == "all_reduce";
-  if (d.step.kind == StepKind::kLibrary) return d.step.name == "accumulate_tree" && d.uses[0].id == old;
+  if (d.step.kind == StepKind::kLibrary) {
+    const bool adds_rows = d.step.name == "gather_grad" && d.step.inputs == 3;
+    return (d.step.name == "accumulate_tree" && d.uses[0].id == old) || (adds_rows && d.uses[2].id == old);
+  }
   if (d.step.nest == nullptr) return false;
   // No nest may read `old` after another wrote over it, unless it writes there itself.
   bool wrote = false;

@@ -79,6 +79,7 @@ class StepPlanner {
   }
   Use use_of(ValueId v) const;
   static bool reads_result(const Draft& reader, const Draft& start);
+  size_t first_update() const;
   Span& span_of(int id) { return id >= 0 ? value_spans_[id] : temporary_spans_[-1 - id]; }
 
   // Sharing.
@@ -106,8 +107,12 @@ class StepPlanner {
   void finish_lifetimes();
   void outlast_turns();
   void lay_out();
-  bool outlives_phase(const PlanBuffer& buffer) const;
+  // How long a buffer is used: within a phase; by later turns of the same pass, so that the micro-batches that take
+  // turns have one each; or in later passes, so that every micro-batch in flight does.
+  enum class Reach { kPhase, kPass, kStep };
+  Reach reach_of(const PlanBuffer& buffer) const;
   int32_t chunk_of(const PlanStep& step) const;
+  void lay_out_turns(const std::vector<size_t>& buffers);
   void lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept);
   int64_t place(const std::vector<size_t>& buffers, int64_t start);
   PlanOperand operand(const TensorType& type, int id);

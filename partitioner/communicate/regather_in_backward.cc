@@ -16,8 +16,8 @@ class Regathering {
   Graph run() && {
     for (const Node& node : graph_.nodes) {
       if (node.segment == Segment::kForward) {
-        if (is_gather(node) || (DeferrableResults::passes(node) && whole_[node.inputs[0]]))
-          whole_[node.outputs[0]] = true;
+        const bool moves = DeferrableResults::passes(node) || node.op->name == "shard_slice";
+        if (is_gather(node) || (moves && whole_[node.inputs[0]])) whole_[node.outputs[0]] = true;
       } else if (node.segment == Segment::kBackward) {
         for (ValueId v : node.inputs) {
           if (v != kNoValue && whole_[v]) make_again(v, node);
@@ -40,7 +40,9 @@ class Regathering {
     const Node& made = *graph_.producer(v);
     if (whole_[made.inputs[0]]) make_again(made.inputs[0], reader);
     r_.at(reader);
-    r_.replace(v, r_.builder().emit(made.op->name, {r_(made.inputs[0])}, made.attrs));
+    std::vector<ValueId> inputs;
+    for (ValueId input : made.inputs) inputs.push_back(r_(input));
+    r_.replace(v, r_.builder().emit(made.op->name, std::move(inputs), made.attrs));
     whole_[v] = false;
   }
 

@@ -8,8 +8,8 @@
 
 namespace partita {
 
-// For gathers over some of `axes` (mesh axes along which sums are scattered) that stand in forward, and what is moved
-// or converted after them: backward makes them again, once, where it first reads one.
+// For gathers over some of `axes` (mesh axes along which sums are scattered) that stand in forward, and what is moved,
+// converted or taken for this rank of them: backward makes them again, once, where it first reads one.
 void regather_in_backward(LocalProgram& program, const std::vector<int>& axes);
 
 }  // namespace partita

@@ -19,29 +19,43 @@ StageStep interleaved(StageWork kind, int64_t k, int64_t stages, int64_t chunks)
   return {kind, static_cast<int>(chunk), group * stages + within % stages};
 }
 
-// The lowest free slot from `first` on, from a micro-batch's first forward in a chunk until its last operation there,
-// for the chunks that are `in`. Returns how many it takes.
-int64_t take_slots(std::vector<StageStep>& order, const std::vector<bool>& in, int64_t first) {
+// The lowest free slots side by side from `first` on, for groups of micro-batches, from a group's first forward in a
+// chunk until its last operation there, for the chunks that are `in`. Returns how many it takes.
+int64_t take_slots(std::vector<StageStep>& order, const std::vector<bool>& in, int64_t first, int64_t group) {
   std::map<std::pair<int, int64_t>, const StageStep*> last;
-  for (const StageStep& x : order) last[{x.chunk, x.micro_batch}] = &x;
-  std::map<std::pair<int, int64_t>, int64_t> slot_of;
+  for (const StageStep& x : order) last[{x.chunk, x.micro_batch / group}] = &x;
+  std::map<std::pair<int, int64_t>, int64_t> taken;
   std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> free;
-  int64_t count = 0;
+  int64_t groups = 0, count = 0;
   for (StageStep& x : order) {
     if (!in[static_cast<size_t>(x.chunk)]) continue;
-    auto [at, fresh] = slot_of.try_emplace({x.chunk, x.micro_batch}, count);
+    auto [at, fresh] = taken.try_emplace({x.chunk, x.micro_batch / group}, groups);
     if (fresh && free.empty()) {
-      ++count;
+      ++groups;
     } else if (fresh) {
       at->second = free.top();
       free.pop();
     }
-    x.slot = first + at->second;
-    if (last.at({x.chunk, x.micro_batch}) != &x) continue;
+    const int64_t slot = at->second * group + x.micro_batch % group;
+    x.slot = first + slot;
+    count = std::max(count, slot + 1);
+    if (last.at({x.chunk, x.micro_batch / group}) != &x) continue;
     free.push(at->second);
-    slot_of.erase(at);
+    taken.erase(at);
   }
   return count;
+}
+
+// Of each group and chunk, the steps that take its slots and give them back.
+std::vector<StageStep> first_and_last(const std::vector<StageStep>& order, int64_t group) {
+  std::map<std::pair<int, int64_t>, std::pair<const StageStep*, const StageStep*>> ends;
+  for (const StageStep& x : order) ends.try_emplace({x.chunk, x.micro_batch / group}, &x, &x).first->second.second = &x;
+  std::vector<StageStep> out;
+  for (const StageStep& x : order) {
+    const auto& [first, last] = ends.at({x.chunk, x.micro_batch / group});
+    if (&x == first || &x == last) out.push_back(x);
+  }
+  return out;
 }
 
 }  // namespace
@@ -67,7 +81,7 @@ std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, in
     if (apart && k >= stage) order.push_back(at(StageWork::kWeight, weights++));
   }
   while (apart && weights < total) order.push_back(at(StageWork::kWeight, weights++));
-  take_slots(order, std::vector<bool>(static_cast<size_t>(chunks), true), 0);
+  take_slots(order, std::vector<bool>(static_cast<size_t>(chunks), true), 0, 1);
   return order;
 }
 
@@ -82,7 +96,7 @@ std::vector<StageStep> take_turns(const std::vector<StageStep>& groups, int64_t 
       for (int64_t m = first; m < end; ++m) order.push_back({x.kind, x.chunk, m, 0, turn});
     }
   }
-  take_slots(order, std::vector<bool>(static_cast<size_t>(chunks), true), 0);
+  take_slots(order, std::vector<bool>(static_cast<size_t>(chunks), true), 0, group);
   return order;
 }
 
@@ -92,16 +106,17 @@ int64_t slots_of(const std::vector<StageStep>& order) {
   return most;
 }
 
-std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<const int64_t> bytes) {
+std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<const int64_t> bytes, int64_t group) {
   const size_t n = bytes.size();
   std::vector<size_t> by_size(n);
   std::iota(by_size.begin(), by_size.end(), 0);
   std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
-  const auto take = [&](size_t begin, size_t end, int64_t first) {
+  const auto take = [&](std::vector<StageStep>& steps, size_t begin, size_t end, int64_t first) {
     std::vector<bool> in(n, false);
     for (size_t k = begin; k < end; ++k) in[by_size[k]] = true;
-    return take_slots(order, in, first);
+    return take_slots(steps, in, first, group);
   };
+  std::vector<StageStep> spans = first_and_last(order, group);
   // Classes are runs of chunks by size: the least that the first `end` take, and where their last class begins.
   std::vector<int64_t> least(n + 1, 0);
   std::vector<size_t> from(n + 1, 0);
@@ -109,7 +124,7 @@ std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<con
     least[end] = std::numeric_limits<int64_t>::max();
     for (size_t begin = 0; begin < end; ++begin) {
       if (begin > 0 && bytes[by_size[begin - 1]] == bytes[by_size[begin]]) continue;
-      const int64_t all = least[begin] + take(begin, end, 0) * bytes[by_size[begin]];
+      const int64_t all = least[begin] + take(spans, begin, end, 0) * bytes[by_size[begin]];
       if (all < least[end]) least[end] = all, from[end] = begin;
     }
   }
@@ -119,8 +134,9 @@ std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<con
   SlotClass of;
   for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
     const size_t begin = from[*end];
-    of = {of.first + of.count, 0, bytes[by_size[begin]], of.begin + of.count * of.bytes};
-    of.count = take(begin, *end, of.first);
+    const int64_t next = (of.first + of.count + group - 1) / group * group;
+    of = {next, 0, bytes[by_size[begin]], of.begin + (next - of.first) * of.bytes};
+    of.count = take(order, begin, *end, of.first);
     for (size_t k = begin; k < *end; ++k) classes[by_size[k]] = of;
   }
   return classes;

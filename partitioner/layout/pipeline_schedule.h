@@ -36,7 +36,7 @@ std::vector<StageStep> stage_order(PipelineSchedule schedule, int64_t stages, in
 
 // The order for groups of micro-batches, whose numbers are those of `groups`, as that of micro-batches: those of a
 // group take turns, so many in each pass, and what one has sent travels while the others compute. The last group may be
-// smaller.
+// smaller. The slot of a group's n-th micro-batch is n more than a multiple of `group`.
 std::vector<StageStep> take_turns(const std::vector<StageStep>& groups, int64_t group, int turns,
                                   int64_t micro_batches);
 
@@ -50,7 +50,7 @@ struct SlotClass {
 
 // Renumbers an order's slots where chunks that leave more than others, as the one with the logits
 // does, should have slots of their own: all slots together take the least memory so. `bytes`: what a micro-batch leaves
-// in each chunk. Returns each chunk's class; larger slots come first.
-std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<const int64_t> bytes);
+// in each chunk; `group`: as in take_turns(). Returns each chunk's class; larger slots come first.
+std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<const int64_t> bytes, int64_t group = 1);
 
 }  // namespace partita

@@ -176,6 +176,7 @@ class Convolution final : public LibraryKernel {
     CudnnConvShape shape{direction_, dtype_, {}, wide(pads), wide(stride), wide(dilation)};
     for (const Side k : {kX, kW, kY}) shape.dims[k] = wide(dims_[k]);
     absl::StatusOr<std::shared_ptr<const CudnnConv>> plan = device_.convolutions().plan(handle_, shape);
+    device_.count_convolution(plan.status());
     if (plan.ok()) plan_ = *std::move(plan);
     return plan_ != nullptr;
   }

@@ -13,15 +13,12 @@
 #include "runtime/cuda/named_kernel.h"
 #include "runtime/device/cuda_environment.h"
 #include "runtime/device/gpu_monitor.h"
-#include "runtime/files/in_parallel.h"
 #include "runtime/program/batched_launches.h"
 #include "runtime/program/params.h"
 #include "runtime/program/placement.h"
 
 namespace partita::runtime {
 namespace {
-
-constexpr size_t kStaging = 1 << 20, kLargeStaging = 32 << 20;
 
 std::string version_text(int v) { return cat(v / 1000, ".", v % 1000 / 10); }
 
@@ -76,15 +73,6 @@ class BatchedKernel final : public LibraryKernel {
   std::byte* table_;
 };
 
-absl::Status make_staging(std::byte*& memory, cudaEvent_t& left, size_t bytes) {
-  void* made = nullptr;
-  if (cudaError_t e = cudaMallocHost(&made, bytes); e != cudaSuccess) return cuda_error("cudaMallocHost", e);
-  memory = static_cast<std::byte*>(made);
-  if (cudaError_t e = cudaEventCreateWithFlags(&left, cudaEventDisableTiming); e != cudaSuccess)
-    return cuda_error("cudaEventCreate", e);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status cuda_error(const char* call, cudaError_t code) {
@@ -116,7 +104,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::open(const Program& prog
   if (cudaError_t e = cudaStreamCreateWithFlags(&d->stream_, cudaStreamNonBlocking); e != cudaSuccess)
     return cuda_error("cudaStreamCreate", e);
   PARTITA_RETURN_IF_ERROR(d->copies_.open());
-  for (Staging& staging : d->staging_) PARTITA_RETURN_IF_ERROR(make_staging(staging.memory, staging.left, kStaging));
+  PARTITA_RETURN_IF_ERROR(d->uploads_.open());
+  PARTITA_RETURN_IF_ERROR(d->staging_.open());
   return d;
 }
 
@@ -124,6 +113,7 @@ CudaDevice::~CudaDevice() {
   cudaSetDevice(ordinal_);
   if (stream_ != nullptr) cudaStreamSynchronize(stream());
   copies_.close();
+  uploads_.close();
   graphs_.clear();
   if (cublas_ != nullptr) (*CublasLt::load())->destroy(cublas_);
   attentions_.clear();
@@ -135,12 +125,7 @@ CudaDevice::~CudaDevice() {
   for (const auto& [block, bytes] : host_blocks_) cudaFreeHost(block);
   for (cudaEvent_t event : stamps_) timed_events_.give_back(event);
   timed_events_.close();
-  const auto free = [](const Staging& staging) {
-    if (staging.memory != nullptr) cudaFreeHost(staging.memory);
-    if (staging.left != nullptr) cudaEventDestroy(staging.left);
-  };
-  std::for_each(staging_.begin(), staging_.end(), free);
-  std::for_each(large_staging_.begin(), large_staging_.end(), free);
+  staging_.close();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -180,11 +165,14 @@ absl::StatusOr<std::byte*> CudaDevice::allocate_on_host(int64_t bytes) {
 }
 
 absl::StatusOr<int64_t> CudaDevice::allocate_scratch() {
-  if (static std::atomic<bool> said = false; !no_cudnn_attention_.empty() && !said.exchange(true)) {
-    std::fprintf(stderr, "note: %s of %s attention kernels are our own, not cuDNN's; the first: %s\n",
-                 cat(attentions_by_own_).c_str(), cat(attentions_by_own_ + attentions_by_cudnn_).c_str(),
-                 no_cudnn_attention_.c_str());
-  }
+  static std::atomic<bool> said_attention = false, said_convolution = false;
+  const auto tell = [](const Taken& t, const char* what, std::atomic<bool>& said) {
+    if (t.left == 0 || said.exchange(true)) return;
+    std::fprintf(stderr, "note: %s of %s %s; the first: %s\n", cat(t.left).c_str(), cat(t.left + t.taken).c_str(), what,
+                 t.why.c_str());
+  };
+  tell(attentions_taken_, "attention kernels are our own, not cuDNN's", said_attention);
+  tell(convolutions_taken_, "convolutions are by cuDNN's older interface, not by its graph API", said_convolution);
   if (scratch_needed_ > scratch_bytes_) {
     PARTITA_ASSIGN_OR_RETURN(scratch_, allocate(scratch_needed_));
     scratch_bytes_ = scratch_needed_;
@@ -208,47 +196,26 @@ absl::Status CudaDevice::copy(std::byte* to, const std::byte* from, int64_t byte
   return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaMemcpy", e);
 }
 
-absl::StatusOr<CudaDevice::Staging*> CudaDevice::next_staging() {
-  Staging& staging = staging_[next_staging_++ % staging_.size()];
-  if (cudaError_t e = cudaEventSynchronize(staging.left); e != cudaSuccess) return cuda_error("the GPU", e);
-  return &staging;
-}
-
-absl::StatusOr<CudaDevice::Staging*> CudaDevice::next_large_staging() {
-  Staging& staging = large_staging_[next_large_staging_++ % large_staging_.size()];
-  if (staging.memory == nullptr) PARTITA_RETURN_IF_ERROR(make_staging(staging.memory, staging.left, kLargeStaging));
-  if (cudaError_t e = cudaEventSynchronize(staging.left); e != cudaSuccess) return cuda_error("the GPU", e);
-  return &staging;
-}
-
-// Through page-locked memory, from which the GPU copies beside the host. What is large, a batch of pictures, takes
-// pieces that several threads fill.
 absl::Status CudaDevice::write(std::byte* to, std::span<const std::byte> from) {
-  static const int kThreads = batch_threads();
-  const bool large = from.size() > staging_.size() * kStaging;
-  const size_t piece = large ? kLargeStaging : kStaging;
-  for (size_t at = 0; at < from.size(); at += piece) {
-    const size_t bytes = std::min(piece, from.size() - at);
-    PARTITA_ASSIGN_OR_RETURN(Staging * staging, large ? next_large_staging() : next_staging());
-    in_parallel(large ? kThreads : 1, (bytes + kStaging - 1) / kStaging, [&](size_t k) {
-      const size_t first = k * kStaging;
-      std::memcpy(staging->memory + first, from.data() + at + first, std::min(kStaging, bytes - first));
-    });
-    cudaError_t e = cudaMemcpyAsync(to + at, staging->memory, bytes, cudaMemcpyHostToDevice, stream());
-    if (e == cudaSuccess) e = cudaEventRecord(staging->left, stream_);
-    if (e != cudaSuccess) return cuda_error("cudaMemcpy", e);
-  }
-  return absl::OkStatus();
+  return staging_.write(to, from, stream());
 }
+
+absl::StatusOr<bool> CudaDevice::reserve_uploads(std::span<const int64_t> parts) { return uploads_.reserve(parts); }
+
+absl::StatusOr<int64_t> CudaDevice::upload(std::span<const std::span<const std::byte>> parts) {
+  return uploads_.upload(parts, staging_);
+}
+
+absl::Status CudaDevice::copy_uploaded(std::span<std::byte* const> to) { return uploads_.copy(to, stream()); }
 
 absl::Status CudaDevice::read(std::span<std::byte> to, const std::byte* from) {
-  for (size_t at = 0; at < to.size(); at += kStaging) {
-    const size_t bytes = std::min(kStaging, to.size() - at);
-    PARTITA_ASSIGN_OR_RETURN(Staging * staging, next_staging());
-    const cudaError_t e = cudaMemcpyAsync(staging->memory, from + at, bytes, cudaMemcpyDeviceToHost, stream());
+  for (size_t at = 0; at < to.size(); at += Staging::kBytes) {
+    const size_t bytes = std::min(Staging::kBytes, to.size() - at);
+    PARTITA_ASSIGN_OR_RETURN(Staging::Piece * piece, staging_.next());
+    const cudaError_t e = cudaMemcpyAsync(piece->memory, from + at, bytes, cudaMemcpyDeviceToHost, stream());
     if (e != cudaSuccess) return cuda_error("cudaMemcpy", e);
     PARTITA_RETURN_IF_ERROR(synchronize());
-    std::memcpy(to.data() + at, staging->memory, bytes);
+    std::memcpy(to.data() + at, piece->memory, bytes);
   }
   return absl::OkStatus();
 }
@@ -292,10 +259,14 @@ std::vector<std::pair<std::string, double>> CudaDevice::readings() {
   const int64_t scratch = scratch_bytes_ + table_bytes_;
   readings_ = {{"gpu_allocated_bytes", static_cast<double>(allocated_ - scratch)},
                {"gpu_scratch_bytes", static_cast<double>(scratch)}};
-  if (attentions_by_own_ + attentions_by_cudnn_ > 0) {
-    readings_.emplace_back("gpu_attention_cudnn", static_cast<double>(attentions_by_cudnn_));
-    readings_.emplace_back("gpu_attention_own", static_cast<double>(attentions_by_own_));
-  }
+  if (uploads_.bytes() > 0) readings_.emplace_back("gpu_upload_bytes", static_cast<double>(uploads_.bytes()));
+  const auto add_counts = [&](const Taken& t, const char* taken, const char* left) {
+    if (t.taken + t.left == 0) return;
+    readings_.emplace_back(taken, static_cast<double>(t.taken));
+    readings_.emplace_back(left, static_cast<double>(t.left));
+  };
+  add_counts(attentions_taken_, "gpu_attention_cudnn", "gpu_attention_own");
+  add_counts(convolutions_taken_, "gpu_convolutions_graph", "gpu_convolutions_older");
   if (reading.ok()) {
     for (auto& metric : reading->metrics()) readings_.push_back(std::move(metric));
   } else if (static std::atomic<bool> said = false; !said.exchange(true)) {
@@ -390,11 +361,6 @@ absl::StatusOr<cudnnHandle_t> CudaDevice::cudnn() {
   if (s != CUDNN_STATUS_SUCCESS)
     return absl::FailedPreconditionError(cat("cuDNN does not start on ", name_, ": ", dnn->error_text(s)));
   return cudnn_;
-}
-
-void CudaDevice::count_attention(const absl::Status& cudnn) {
-  ++(cudnn.ok() ? attentions_by_cudnn_ : attentions_by_own_);
-  if (!cudnn.ok() && no_cudnn_attention_.empty()) no_cudnn_attention_ = std::string(cudnn.message());
 }
 
 absl::StatusOr<std::unique_ptr<LibraryKernel>> CudaDevice::prepare(const Program& program, const Step& step) {

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -18,6 +17,8 @@
 #include "runtime/cuda/launch_graphs.h"
 #include "runtime/cuda/library.h"
 #include "runtime/cuda/product_choices.h"
+#include "runtime/cuda/staging.h"
+#include "runtime/cuda/upload_memory.h"
 #include "runtime/device/device.h"
 #include "runtime/kernels/kernel_request.h"
 
@@ -47,6 +48,10 @@ class CudaDevice final : public Device {
   absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) override;
   absl::Status write(std::byte* to, std::span<const std::byte> from) override;
   absl::Status read(std::span<std::byte> to, const std::byte* from) override;
+  absl::StatusOr<bool> reserve_uploads(std::span<const int64_t> parts) override;
+  absl::StatusOr<int64_t> upload(std::span<const std::span<const std::byte>> parts) override;
+  int64_t uploaded() const override { return uploads_.number(); }
+  absl::Status copy_uploaded(std::span<std::byte* const> to) override;
   absl::StatusOr<int64_t> mark() override;
   absl::Status wait_for(int64_t mark) override;
   absl::Status stamp() override;
@@ -87,17 +92,16 @@ class CudaDevice final : public Device {
   absl::StatusOr<cudnnHandle_t> cudnn();
   CudnnAttentions& attentions() { return attentions_; }
   CudnnConvs& convolutions() { return convolutions_; }
-  // That an attention is by cuDNN, or why it is by our own kernels: for the start and for metrics.
-  void count_attention(const absl::Status& cudnn);
+  // That cuDNN's graph API has an attention or a convolution, or why something else computes it: for the start and for
+  // metrics.
+  void count_attention(const absl::Status& graph) { attentions_taken_.count(graph); }
+  void count_convolution(const absl::Status& graph) { convolutions_taken_.count(graph); }
 
  private:
   CudaDevice() = default;
   // Launched with so many blocks and addresses.
   absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_generated(const Program& program, const Step& step,
                                                                    int64_t blocks, size_t addresses);
-  struct Staging;
-  absl::StatusOr<Staging*> next_staging();
-  absl::StatusOr<Staging*> next_large_staging();
   bool is_on_host(const std::byte* at) const;
   absl::StatusOr<cudaKernel_t> generated_kernel(const Program& program, const std::string& name);
 
@@ -115,22 +119,22 @@ class CudaDevice final : public Device {
   cudnnHandle_t cudnn_ = nullptr;
   CudnnAttentions attentions_;
   CudnnConvs convolutions_;
-  int64_t attentions_by_cudnn_ = 0, attentions_by_own_ = 0;
-  std::string no_cudnn_attention_;  // why, of the first that is not by cuDNN
+  struct Taken {
+    int64_t taken = 0, left = 0;
+    std::string why;  // of the first that is left
+    void count(const absl::Status& status) {
+      ++(status.ok() ? taken : left);
+      if (!status.ok() && why.empty()) why = std::string(status.message());
+    }
+  };
+  Taken attentions_taken_, convolutions_taken_;
   std::optional<ProductChoices> choices_;
   LaunchGraphs graphs_;
   CopyStreams copies_;
   std::vector<cudaEvent_t> stamps_;
   EventPool timed_events_{cudaEventDefault};
-  // Page-locked memory that what the host reads and writes goes through, a piece at a time.
-  struct Staging {
-    std::byte* memory = nullptr;
-    cudaEvent_t left = nullptr;  // what was last written into it
-  };
-  std::array<Staging, 8> staging_;
-  size_t next_staging_ = 0;
-  std::array<Staging, 4> large_staging_;  // made when they are needed
-  size_t next_large_staging_ = 0;
+  Staging staging_;
+  UploadMemory uploads_;
   absl::Status failure_;
   std::vector<std::pair<std::string, double>> readings_;
   std::chrono::steady_clock::time_point read_at_{};

@@ -18,26 +18,39 @@ bool holds(const Operand& operand, const QuantizedMatrix& m) {
 }  // namespace
 
 // x [rows, columns]. Its blocks lie along the rows; with `transpose` along the columns, which are the result's rows;
-// with `tiles` they are as long one way as the other.
+// with `tiles` they are as long one way as the other. `both`: the first result is that, the second its transpose's.
 CudaKernel make_cuda_quantize_fp8(CudaDevice& device, const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(1, 1, 1));
+  const bool both = r.i("both", 0) != 0, columns = both || r.i("transpose", 0) != 0;
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(1, 1, both ? 2 : 1));
   const Shape& shape = r.in(0).shape;
   const std::string format = r.s("format", "");
   if (shape.size() != 2 || !is_format(format)) return r.error("a matrix, and a format e4m3 or e5m2");
   if (r.dtype() != DType::kBF16) return r.unsupported();
-  const bool columns = r.i("transpose", 0) != 0;
   int tiles = r.i("tiles", 0) != 0;
-  const QuantizedMatrix made{shape[columns], shape[1 - columns], tiles != 0};
-  if (!holds(r.out(0), made))
+  const QuantizedMatrix as_rows{shape[0], shape[1], tiles != 0}, turned{shape[1], shape[0], tiles != 0};
+  const QuantizedMatrix& last = columns ? turned : as_rows;
+  if (!holds(r.out(both ? 1 : 0), last) || (both && !holds(r.out(0), as_rows)))
     return r.error(cat("a matrix in whole blocks of ", kFp8Block, ", other dimensions multiples of 16, and u8[",
-                       made.bytes(), "]"));
-  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel,
-                           device.own_kernel(cat("quantize_", columns ? "columns_" : "rows_", format)));
+                       last.bytes(), "]"));
+  PARTITA_ASSIGN_OR_RETURN(cudaKernel_t kernel, device.own_kernel(cat("quantize_",
+                                                                      both      ? "both_"
+                                                                      : columns ? "columns_"
+                                                                                : "rows_",
+                                                                      format)));
   const auto blocks_of = [](int64_t size) { return (size + kFp8Block - 1) / kFp8Block; };
   const dim3 blocks(static_cast<unsigned>(blocks_of(shape[0]) * blocks_of(shape[1])));
-  return make_kernel([&device, kernel, blocks, made, rows = shape[0], across = shape[1],
+  if (both) {
+    return make_kernel([&device, kernel, blocks, as_rows, turned, rows = shape[0], across = shape[1],
+                        tiles](std::span<std::byte* const> b) mutable {
+      void *x = b[0], *y = b[1], *scales = b[1] + as_rows.first_scale(), *other = b[2],
+           *other_scales = b[2] + turned.first_scale();
+      void* arguments[] = {&x, &y, &scales, &other, &other_scales, &rows, &across, &tiles};
+      device.launch(kernel, blocks, kThreads, arguments);
+    });
+  }
+  return make_kernel([&device, kernel, blocks, last, rows = shape[0], across = shape[1],
                       tiles](std::span<std::byte* const> b) mutable {
-    void *x = b[0], *y = b[1], *scales = b[1] + made.first_scale();
+    void *x = b[0], *y = b[1], *scales = b[1] + last.first_scale();
     void* arguments[] = {&x, &y, &scales, &rows, &across, &tiles};
     device.launch(kernel, blocks, kThreads, arguments);
   });

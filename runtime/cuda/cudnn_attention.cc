@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "runtime/cuda/cudnn_graph.h"
 #include "runtime/cuda/library.h"
+#include "runtime/device/attention_scratch.h"
 
 #ifdef PARTITA_CUDNN_FRONTEND
 namespace cudnn_frontend {
@@ -16,9 +17,6 @@ void* cudnn_dlhandle = nullptr;  // where it looks for cuDNN
 
 namespace partita::runtime {
 namespace {
-
-// A gradient that adds in one order keeps a matrix of scores in memory: 2 bytes for each query, key and head.
-constexpr int64_t kMostWorkspace = int64_t{2} << 30;
 
 std::string version_text(size_t version) {
   return cat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
@@ -50,10 +48,15 @@ absl::Status check_ours(const AttentionShape& a, DType dtype) {
 
 #ifdef PARTITA_CUDNN_FRONTEND
 
+// One kernel of cuDNN's, run for each of some equal parts of the whole.
 class Plan final : public CudnnAttention {
  public:
-  Plan(cudnnHandle_t handle, const AttentionShape& shape, DType dtype)
-      : handle_(handle), a_(shape), size_(dtype_size(dtype)) {
+  Plan(cudnnHandle_t handle, const AttentionShape& whole, int64_t parts, DType dtype)
+      : handle_(handle),
+        parts_(attention_parts(whole, parts)),
+        a_(parts_[0].shape),
+        size_(dtype_size(dtype)),
+        row_sums_{0, whole.heads * whole.s, whole.s, 1} {
     graph_.set_io_data_type(dtype == DType::kBF16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -65,7 +68,7 @@ class Plan final : public CudnnAttention {
                     v = tensor(kV, keys(a_.e), a_.v);
     if (gradient) {
       const TensorPtr out = tensor(kOut, queries(a_.e), a_.out), g = tensor(kG, queries(a_.e), a_.g),
-                      lse = tensor(kLse, queries(1), row_sums());
+                      lse = tensor(kLse, queries(1), row_sums_);
       lse->set_data_type(fe::DataType_t::FLOAT);
       auto options = fe::graph::SDPA_backward_attributes().set_name("attention_grad").set_deterministic_algorithm(true);
       const auto grads = graph_.sdpa_backward(q, k, v, out, g, lse, with_scores(options));
@@ -76,7 +79,7 @@ class Plan final : public CudnnAttention {
       auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
       const auto [out, lse] = graph_.sdpa(q, k, v, with_scores(options));
       result(out, kOut, queries(a_.e), a_.out);
-      result(lse, kLse, queries(1), row_sums());
+      result(lse, kLse, queries(1), row_sums_);
       lse->set_data_type(fe::DataType_t::FLOAT);
     }
     PARTITA_RETURN_IF_ERROR(to_status(graph_.validate()));
@@ -84,40 +87,43 @@ class Plan final : public CudnnAttention {
     PARTITA_RETURN_IF_ERROR(to_status(graph_.create_execution_plans({fe::HeurMode_t::A})));
     PARTITA_RETURN_IF_ERROR(to_status(graph_.check_support()));
     PARTITA_RETURN_IF_ERROR(to_status(graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE)));
-    PARTITA_RETURN_IF_ERROR(to_status(graph_.get_workspace_size(workspace_)));
-    if (workspace_ > kMostWorkspace)
-      return absl::UnimplementedError(
-          cat("it wants ", workspace_, " bytes of memory, and gets ", kMostWorkspace, " at most"));
-    return absl::OkStatus();
+    return to_status(graph_.get_workspace_size(workspace_));
   }
 
   int64_t workspace_bytes() const override { return workspace_; }
 
   absl::Status run(std::span<std::byte* const> b, std::byte* workspace) const override {
-    std::unordered_map<int64_t, void*> at;
-    const auto rows = [&](std::byte* operand, const AttentionRows& of) { return operand + of.offset * size_; };
-    if (gradient_) {
-      std::byte *dk = b.size() > 8 ? b[8] : b[7], *dv = b.size() > 8 ? b[9] : b[7];  // or all in one
-      at = {{kG, rows(b[0], a_.g)},   {kQ, rows(b[1], a_.q)},     {kK, rows(b[2], a_.k)},
-            {kV, rows(b[3], a_.v)},   {kOut, rows(b[5], a_.out)}, {kLse, b[6]},
-            {kDq, rows(b[7], a_.dq)}, {kDk, rows(dk, a_.dk)},     {kDv, rows(dv, a_.dv)}};
-    } else {
-      at = {{kQ, rows(b[0], a_.q)},
-            {kK, rows(b[1], a_.k)},
-            {kV, rows(b[2], a_.v)},
-            {kOut, rows(b[b.size() - 2], a_.out)},
-            {kLse, b.back()}};
+    for (const AttentionPart& part : parts_) {
+      std::unordered_map<int64_t, void*> at = addresses(b, part);
+      PARTITA_RETURN_IF_ERROR(
+          with_context(caught([&] { return to_status(graph_.execute(handle_, at, workspace)); }), "cuDNN's attention"));
     }
-    return with_context(caught([&] { return to_status(graph_.execute(handle_, at, workspace)); }), "cuDNN's attention");
+    return absl::OkStatus();
   }
 
  private:
   enum Uid : int64_t { kQ = 1, kK, kV, kOut, kLse, kG, kDq, kDk, kDv };
   using Dims = std::vector<int64_t>;
 
+  std::unordered_map<int64_t, void*> addresses(std::span<std::byte* const> b, const AttentionPart& part) const {
+    const AttentionShape& a = part.shape;
+    const auto rows = [&](std::byte* operand, const AttentionRows& of) { return operand + of.offset * size_; };
+    const auto sums = [&](std::byte* operand) { return operand + part.first_row * dtype_size(DType::kF32); };
+    if (!gradient_) {
+      return {{kQ, rows(b[0], a.q)},
+              {kK, rows(b[1], a.k)},
+              {kV, rows(b[2], a.v)},
+              {kOut, rows(b[b.size() - 2], a.out)},
+              {kLse, sums(b.back())}};
+    }
+    std::byte *dk = b.size() > 8 ? b[8] : b[7], *dv = b.size() > 8 ? b[9] : b[7];  // or all in one
+    return {{kG, rows(b[0], a.g)},   {kQ, rows(b[1], a.q)},     {kK, rows(b[2], a.k)},
+            {kV, rows(b[3], a.v)},   {kOut, rows(b[5], a.out)}, {kLse, sums(b[6])},
+            {kDq, rows(b[7], a.dq)}, {kDk, rows(dk, a.dk)},     {kDv, rows(dv, a.dv)}};
+  }
+
   Dims queries(int64_t width) const { return {a_.batch, a_.heads, a_.s, width}; }
   Dims keys(int64_t width) const { return {a_.batch, a_.kv_heads, a_.t, width}; }
-  AttentionRows row_sums() const { return {0, a_.heads * a_.s, a_.s, 1}; }
   // Of one sample, head or row there is no next one: any stride will do but 0, which would be a broadcast.
   static Dims strides(const Dims& d, const AttentionRows& rows) {
     return {d[0] == 1 ? d[1] * d[2] * d[3] : rows.batch, d[1] == 1 ? d[2] * d[3] : rows.head,
@@ -142,8 +148,10 @@ class Plan final : public CudnnAttention {
   }
 
   cudnnHandle_t handle_;
-  AttentionShape a_;
-  int64_t size_;  // of an element
+  std::vector<AttentionPart> parts_;
+  AttentionShape a_;        // of a part
+  int64_t size_;            // of an element
+  AttentionRows row_sums_;  // where those of a part lie, from its first
   bool gradient_ = false;
   fe::graph::Graph graph_;
   int64_t workspace_ = 0;
@@ -154,10 +162,16 @@ absl::StatusOr<std::shared_ptr<const CudnnAttention>> make(cudnnHandle_t handle,
   // On Hopper, from cuDNN 9.25 on, gradients whose scores are too large for us take turns instead. It reads this when
   // it is first asked.
   [[maybe_unused]] static const int kTold =
-      ::setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", cat(kMostWorkspace).c_str(), /*overwrite=*/0);
-  auto made = std::make_shared<Plan>(handle, shape, dtype);
-  PARTITA_RETURN_IF_ERROR(caught([&] { return made->build(gradient); }));
-  return made;
+      ::setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", cat(kMostScoreBytes).c_str(), /*overwrite=*/0);
+  int64_t wanted = 0;
+  for (int64_t parts = 1; parts > 0; parts = score_parts(shape.batch, shape.kv_heads, wanted * parts, parts)) {
+    auto made = std::make_shared<Plan>(handle, shape, parts, dtype);
+    PARTITA_RETURN_IF_ERROR(caught([&] { return made->build(gradient); }));
+    wanted = made->workspace_bytes();
+    if (wanted <= kMostScoreBytes) return made;
+  }
+  return absl::UnimplementedError(
+      cat("it wants ", wanted, " bytes of memory for a head, and gets ", kMostScoreBytes, " at most"));
 }
 
 #else

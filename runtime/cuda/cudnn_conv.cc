@@ -1,5 +1,6 @@
 #include "runtime/cuda/cudnn_conv.h"
 
+#include "base/box.h"
 #include "base/cat.h"
 #include "base/status.h"
 #include "runtime/cuda/cudnn_graph.h"
@@ -99,21 +100,23 @@ absl::StatusOr<std::shared_ptr<const CudnnConv>> make_conv(cudnnHandle_t, const 
 
 #endif
 
-std::string key_of(const CudnnConvShape& s) {
-  std::string text = cat(static_cast<int>(s.direction), dtype_name(s.dtype));
-  for (const auto* list : {&s.dims[0], &s.dims[1], &s.dims[2], &s.padding, &s.stride, &s.dilation}) {
-    append(text, ";");
-    for (int64_t x : *list) append(text, " ", x);
-  }
-  return text;
+std::string describe(const CudnnConvShape& s) {
+  constexpr std::array kOps = {"conv", "conv_grad_data", "conv_grad_weight"};
+  return cat(kOps[static_cast<size_t>(s.direction)], " ", dtype_name(s.dtype), " x ", shape_text(s.dims[0]),
+             ", weight ", shape_text(s.dims[1]), ", y ", shape_text(s.dims[2]), ", padding ", shape_text(s.padding),
+             ", stride ", shape_text(s.stride), ", dilation ", shape_text(s.dilation));
 }
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const CudnnConv>> CudnnConvs::plan(cudnnHandle_t handle, const CudnnConvShape& shape) {
-  const std::string key = key_of(shape);
-  auto known = plans_.find(key);
-  if (known == plans_.end()) known = plans_.emplace(key, make_conv(handle, shape)).first;
+  const std::string what = describe(shape);
+  auto known = plans_.find(what);
+  if (known == plans_.end()) {
+    auto made = make_conv(handle, shape);
+    if (!made.ok()) made = with_context(made.status(), what);
+    known = plans_.emplace(what, std::move(made)).first;
+  }
   return known->second;
 }
 

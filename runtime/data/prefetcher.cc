@@ -103,6 +103,12 @@ bool Prefetcher::has(int64_t step) const {
   return std::any_of(ready_.begin(), ready_.end(), [&](const Slot& s) { return s.batch.step == step; });
 }
 
+const Batch* Prefetcher::peek(int64_t step) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = std::find_if(ready_.begin(), ready_.end(), [&](const Slot& s) { return s.batch.step == step; });
+  return at != ready_.end() && at->status.ok() ? &at->batch : nullptr;
+}
+
 absl::StatusOr<Batch> Prefetcher::take(int64_t step) {
   if (step >= end_step_) return absl::OutOfRangeError(cat("data: step ", step, " is not before the last, ", end_step_));
   const auto start = std::chrono::steady_clock::now();

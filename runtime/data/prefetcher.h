@@ -49,6 +49,9 @@ class Prefetcher {
   bool ready_within(int64_t step, std::chrono::milliseconds time);
   // Whether it is there, while steps before it are still to be taken.
   bool has(int64_t step) const;
+  // What take() would give at once, while steps before it are still to be taken; until take() or ready_within() is
+  // called next. Null where it is not there, or is an error.
+  const Batch* peek(int64_t step) const;
   // Lets the buffers of a used batch be filled again. Optional.
   void give_back(Batch batch);
   // Seconds that take() has waited, in all.

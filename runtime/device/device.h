@@ -1,6 +1,6 @@
 // What an executor asks of a processor with memory of its own. One per rank, used from the rank's thread. Work is put
 // on one queue in the order of the calls, so a step sees what earlier ones wrote; the host learns of it at
-// synchronize().
+// synchronize(). Uploads alone travel beside it.
 //
 // Devices are modules loaded at run time (libpartita_cuda.so), so that nothing else needs their libraries.
 #pragma once
@@ -60,6 +60,19 @@ class Device {
   virtual absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   virtual absl::Status write(std::byte* to, std::span<const std::byte> from) = 0;  // from the host, which may reuse it
   virtual absl::Status read(std::span<std::byte> to, const std::byte* from) = 0;   // waits for what came before
+
+  // What comes next may go up beside the queue, into memory that is used for nothing else: one upload at a time, for
+  // all who use the device. Makes room for parts of so many bytes each, if need be in place of what is there. False
+  // where the device has too little memory: then nothing that large goes up so.
+  virtual absl::StatusOr<bool> reserve_uploads(std::span<const int64_t> parts) = 0;
+  // Parts from the host, which may reuse them, in place of the upload before, once copies of that have been passed in
+  // the queue. They must have room. Its number, larger than those before.
+  virtual absl::StatusOr<int64_t> upload(std::span<const std::span<const std::byte>> parts) = 0;
+  // The number of what is there, 0 or more; that of no upload where there is nothing.
+  virtual int64_t uploaded() const = 0;
+  // Queues copies of the last upload's parts to these addresses on the device, behind the upload.
+  virtual absl::Status copy_uploaded(std::span<std::byte* const> to) = 0;
+
   // A number for the queue as it is now, larger than those before; wait_for() waits for what was queued by then.
   virtual absl::StatusOr<int64_t> mark() = 0;
   virtual absl::Status wait_for(int64_t mark) = 0;
@@ -89,7 +102,7 @@ absl::StatusOr<std::unique_ptr<Device>> open_device_from(const PluginSource& plu
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";
 // What a device's module exports, as `partita_open_device`. Null and a reason on failure.
-inline constexpr int kDevicePluginVersion = 7;
+inline constexpr int kDevicePluginVersion = 8;
 inline constexpr const char* kDevicePluginSymbol = "partita_open_device";
 using OpenDevicePlugin = Device*(int version, const Program* program, int ordinal, absl::Status* why);
 

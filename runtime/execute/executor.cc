@@ -129,8 +129,14 @@ absl::Status Executor::stage_scalar(const Operand& operand, int64_t slot, int64_
   return put(operand, slot);
 }
 
+bool Executor::takes_samples(const ScheduleEntry& entry) const {
+  const Segment kind = program().segments[static_cast<size_t>(entry.segment)].kind;
+  return kind == Segment::kForward || kind == Segment::kBackward;
+}
+
 absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
-                           absl::FunctionRef<absl::Status(int64_t, int64_t)> stage) {
+                           absl::FunctionRef<absl::Status(int64_t, int64_t)> stage,
+                           absl::FunctionRef<absl::Status()> queued) {
   std::fill(staged_.begin(), staged_.end(), -1);
   if (observer_ != nullptr) observer_->begin(*this);
   if (profile_ && device_ != nullptr) {
@@ -141,9 +147,8 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
     stamped_.clear();
   }
   for (const ScheduleEntry& entry : schedule) {
-    const Segment kind = program().segments[static_cast<size_t>(entry.segment)].kind;
     int64_t& staged = staged_[static_cast<size_t>(entry.slot)];
-    if (staged != entry.micro_batch && (kind == Segment::kForward || kind == Segment::kBackward)) {
+    if (staged != entry.micro_batch && takes_samples(entry)) {
       for (const ProgramInput& input : program().inputs) {
         if (input.kind == InputKind::kMicroBatch)
           PARTITA_RETURN_IF_ERROR(stage_scalar(input.operand, entry.slot, entry.micro_batch));
@@ -154,6 +159,7 @@ absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
     PARTITA_RETURN_IF_ERROR(run_segment(entry));
   }
   PARTITA_RETURN_IF_ERROR(finish_sends());
+  PARTITA_RETURN_IF_ERROR(queued());
   if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(device_->synchronize());
   if (profile_ && device_ != nullptr) PARTITA_RETURN_IF_ERROR(add_stamped());
   host_copies_.clear();

@@ -98,14 +98,20 @@ class Executor {
   absl::Status put(const Operand& operand, int64_t slot = 0) const;
   // An operand's bytes to where its steps read them; on a device the host's side of it stays as it is.
   absl::Status put(const Operand& operand, int64_t slot, std::span<const std::byte> bytes) const;
+  // Where the steps find it: on the device, if there is one.
+  std::byte* address(const Operand& operand, int64_t slot) const;
   absl::Status fetch_states() const;
   absl::Status put_states() const;
 
   // Runs the entries in order. Before the first forward or backward entry of a micro-batch that another
   // held the slot of, its micro-batch and coordinate inputs are written and `stage` is called to fill the data inputs
-  // of that slot. An error names the step and its ONNX origin.
+  // of that slot. `queued` is called when a device has been given all of it, before it is waited for: what the host
+  // does there, it does beside the device. An error names the step and its ONNX origin.
   absl::Status run(std::span<const ScheduleEntry> schedule,
-                   absl::FunctionRef<absl::Status(int64_t micro_batch, int64_t slot)> stage);
+                   absl::FunctionRef<absl::Status(int64_t micro_batch, int64_t slot)> stage,
+                   absl::FunctionRef<absl::Status()> queued = absl::OkStatus);
+  // Whether an entry works on a micro-batch's samples.
+  bool takes_samples(const ScheduleEntry& entry) const;
 
   // Bytes that kernels need beside the program's regions.
   int64_t scratch_bytes() const { return device_ != nullptr ? device_scratch_ : scratch_->bytes(); }
@@ -126,8 +132,6 @@ class Executor {
   absl::Status allocate(const Executor* shares);
   absl::Status allocate_on_device();
   void share(const Executor& owner);
-  // Where the device's steps find it, if there is one.
-  std::byte* address(const Operand& operand, int64_t slot) const;
   std::byte* borrowed(const Address& a, bool on_device) const;
   bool on_device(const Operand& operand) const { return device_ != nullptr && !in_host_memory(operand.address.region); }
   absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) const;

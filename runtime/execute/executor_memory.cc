@@ -138,14 +138,14 @@ std::span<std::byte> Executor::memory(const Operand& operand, int64_t slot) cons
   const Address& a = operand.address;
   const size_t bytes = static_cast<size_t>(operand_bytes(operand));
   if (std::byte* state = borrowed(a, false)) return {state, bytes};
-  return {on_host_[static_cast<int>(a.region)] + a.offset + slot * a.slot_stride, bytes};
+  return {on_host_[static_cast<int>(a.region)] + a.in_slot(slot), bytes};
 }
 
 std::byte* Executor::address(const Operand& operand, int64_t slot) const {
   if (!on_device(operand)) return memory(operand, slot).data();
   const Address& a = operand.address;
   if (std::byte* state = borrowed(a, true)) return state;
-  return on_device_[static_cast<int>(a.region)] + a.offset + slot * a.slot_stride;
+  return on_device_[static_cast<int>(a.region)] + a.in_slot(slot);
 }
 
 absl::Status Executor::fetch(const Operand& operand, int64_t slot) const {

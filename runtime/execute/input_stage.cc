@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/program/program_check.h"
 
 namespace partita::runtime {
 namespace {
@@ -52,11 +53,21 @@ absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& c
     if (is_read(program, in.operand)) PARTITA_RETURN_IF_ERROR(stage->add_column(in, source));
     ++source;
   }
+  const auto& schedule = program.schedule;
+  const auto begins =
+      std::find_if(schedule.begin(), schedule.end(), [&](const ScheduleEntry& e) { return executor.takes_samples(e); });
+  if (begins != schedule.end()) stage->first_staged_ = begins->micro_batch;
   return stage;
 }
 
 absl::Status InputStage::start(int64_t first, int64_t end) {
   first_ = first;
+  uploaded_ = {};
+  if (Device* device = executor_.device(); device != nullptr && !columns_.empty()) {
+    std::vector<int64_t> bytes;
+    for (const Column& c : columns_) bytes.push_back(operand_bytes(c.input->operand));
+    PARTITA_ASSIGN_OR_RETURN(uploads_, device->reserve_uploads(bytes));
+  }
   if (feed_ != nullptr) {
     for (const Column& c : columns_) {
       if (feed_->column(c.input->name) < 0)
@@ -144,18 +155,48 @@ absl::Status InputStage::add_column(const ProgramInput& in, int source) {
   return absl::OkStatus();
 }
 
-absl::Status InputStage::stage(const Batch& batch, int64_t micro_batch, int64_t slot) const {
+absl::Status InputStage::stage(const Batch& batch, int64_t micro_batch, int64_t slot) {
+  if (uploads_) {
+    PARTITA_RETURN_IF_ERROR(upload(batch, micro_batch));
+    std::vector<std::byte*> to;
+    for (const Column& c : columns_) to.push_back(executor_.address(c.input->operand, slot));
+    return executor_.device()->copy_uploaded(to);
+  }
+  const std::vector<std::span<const std::byte>> all = parts(batch, micro_batch, slot);
   for (size_t k = 0; k < columns_.size(); ++k) {
-    const Column& c = columns_[k];
-    const std::span<const std::byte> data = samples(batch, micro_batch, k);
-    if (c.direct) {
-      PARTITA_RETURN_IF_ERROR(executor_.put(c.input->operand, slot, data));
-    } else {
-      scatter(c, data, executor_.memory(c.input->operand, slot));
-      PARTITA_RETURN_IF_ERROR(executor_.put(c.input->operand, slot));
-    }
+    const Operand& operand = columns_[k].input->operand;
+    PARTITA_RETURN_IF_ERROR(columns_[k].direct ? executor_.put(operand, slot, all[k]) : executor_.put(operand, slot));
   }
   return absl::OkStatus();
+}
+
+absl::Status InputStage::upload_ahead(int64_t step) {
+  const Batch* batch = uploads_ && first_staged_ && prefetcher_ ? prefetcher_->peek(step) : nullptr;
+  return batch != nullptr ? upload(*batch, *first_staged_) : absl::OkStatus();
+}
+
+absl::Status InputStage::upload(const Batch& batch, int64_t micro_batch) {
+  Device& device = *executor_.device();
+  const bool there =
+      uploaded_.number == device.uploaded() && uploaded_.step == batch.step && uploaded_.micro_batch == micro_batch;
+  if (there) return absl::OkStatus();
+  uploaded_ = {};
+  PARTITA_ASSIGN_OR_RETURN(const int64_t number, device.upload(parts(batch, micro_batch, 0)));
+  uploaded_ = {number, batch.step, micro_batch};
+  return absl::OkStatus();
+}
+
+std::vector<std::span<const std::byte>> InputStage::parts(const Batch& batch, int64_t micro_batch, int64_t slot) const {
+  std::vector<std::span<const std::byte>> all;
+  for (size_t k = 0; k < columns_.size(); ++k) {
+    const Column& c = columns_[k];
+    all.push_back(samples(batch, micro_batch, k));
+    if (c.direct) continue;
+    const std::span<std::byte> own = executor_.memory(c.input->operand, slot);
+    scatter(c, all.back(), own);
+    all.back() = own;
+  }
+  return all;
 }
 
 // Copies the rank's pieces out of whole samples.

@@ -1,6 +1,6 @@
 // A rank's part of the data: which samples it reads of each batch, and how they get into a program's inputs. Inputs
 // that no step reads (of a pipeline's inner stages, say) are not read from the data either; the data's size and layout
-// are looked at all the same.
+// are looked at all the same. To a device micro-batches go beside what it computes (Device::upload), where it has room.
 #pragma once
 
 #include <chrono>
@@ -42,7 +42,10 @@ class InputStage {
   absl::StatusOr<Batch> take(int64_t step);
   void give_back(Batch batch);
   // Writes a micro-batch's part into the inputs' memory.
-  absl::Status stage(const Batch& batch, int64_t micro_batch, int64_t slot) const;
+  absl::Status stage(const Batch& batch, int64_t micro_batch, int64_t slot);
+  // Sends up what a step to come begins with, where its batch has been read: stage() finds it there. What goes up
+  // otherwise before that takes its place.
+  absl::Status upload_ahead(int64_t step);
   // Seconds of waiting, by take() and as told, in all.
   double stall_seconds() const { return waited_ + (prefetcher_ ? prefetcher_->stall_seconds() : 0); }
   void add_stall(double seconds) { waited_ += seconds; }
@@ -63,6 +66,10 @@ class InputStage {
   int64_t first_sample(const Column& column, int64_t micro_batch) const;
   std::span<const std::byte> samples(const Batch& batch, int64_t micro_batch, size_t column) const;
   absl::Status check_fed(int64_t step) const;
+  // The columns' bytes of a micro-batch, in the batch or put together in the host's memory of a slot.
+  std::vector<std::span<const std::byte>> parts(const Batch& batch, int64_t micro_batch, int64_t slot) const;
+  // Sends it up, if it is not there.
+  absl::Status upload(const Batch& batch, int64_t micro_batch);
   static void scatter(const Column& column, std::span<const std::byte> data, std::span<std::byte> own);
 
   const Executor& executor_;
@@ -72,6 +79,12 @@ class InputStage {
   int64_t first_ = 0;                       // step of the feed's first batch
   std::optional<Prefetcher> prefetcher_;
   std::vector<Column> columns_;
+  bool uploads_ = false;                 // the device has room for it
+  std::optional<int64_t> first_staged_;  // the micro-batch that a step begins with
+  struct Uploaded {
+    int64_t number = -1, step = 0, micro_batch = 0;
+  };
+  Uploaded uploaded_;  // last by this
   double waited_ = 0;
 };
 

@@ -41,6 +41,15 @@ struct AttentionShape {
   int64_t query_begin(int64_t j) const { return causal ? std::clamp<int64_t>(j - (t - s), 0, s) : 0; }
 };
 
+// Some samples, or some key heads of one sample with the query heads that share them.
+struct AttentionPart {
+  AttentionShape shape;   // its rows begin where the part's do
+  int64_t first_row = 0;  // of its queries, among those of all samples and heads
+};
+// `count` equal parts; of samples where it divides them, else a multiple of the samples that divides the key heads,
+// too.
+std::vector<AttentionPart> attention_parts(const AttentionShape& whole, int64_t count);
+
 // to[d][columns] = `count` rows of d elements, one every `pitch`, transposed; `columns` >= count, the rest zero.
 template <typename T>
 void pack_transposed(const T* from, int64_t count, int64_t d, int64_t pitch, T* to, int64_t columns) {

@@ -103,4 +103,19 @@ absl::StatusOr<AttentionShape> AttentionShape::make(const KernelRequest& r, cons
   return a;
 }
 
+std::vector<AttentionPart> attention_parts(const AttentionShape& whole, int64_t count) {
+  const int64_t in_sample = std::max<int64_t>(count / whole.batch, 1), samples = whole.batch * in_sample / count,
+                kv_heads = whole.kv_heads / in_sample, heads = kv_heads * whole.group();
+  std::vector<AttentionPart> parts;
+  for (int64_t n = 0; n < count; ++n) {
+    const int64_t b = n / in_sample * samples, h = n % in_sample * heads, kv = n % in_sample * kv_heads;
+    AttentionPart& part = parts.emplace_back(AttentionPart{whole, (b * whole.heads + h) * whole.s});
+    AttentionShape& a = part.shape;
+    a.batch = samples, a.heads = heads, a.kv_heads = kv_heads;
+    for (AttentionRows* rows : {&a.q, &a.out, &a.g, &a.dq}) rows->offset = rows->at(b, h, 0);
+    for (AttentionRows* rows : {&a.k, &a.v, &a.dk, &a.dv}) rows->offset = rows->at(b, kv, 0);
+  }
+  return parts;
+}
+
 }  // namespace partita::runtime

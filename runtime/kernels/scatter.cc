@@ -115,8 +115,11 @@ bool with_scatter_type(DType dtype, Mode mode, F&& f) {
 }  // namespace
 
 Kernel make_gather_grad(const KernelRequest& r) {
-  PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 2, 1));
+  PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 3, 1));
   const Shape& x = r.out(0).shape;
+  const bool accumulates = r.s("epilogue", "") == "accumulate";
+  if (accumulates != (r.inputs() == 3)) return r.error("epilogue 'accumulate' and a third operand, or neither");
+  if (accumulates && (r.in(2).shape != x || r.dtype(2) != r.dtype())) return r.error("a third operand like the output");
   const int64_t dim = resolve_dim(r.i("dim", 0), x.size()), count = product(r.in(1).shape);
   if (dim < 0 || r.out(0).dtype != r.dtype()) return r.error("a dim inside the output");
   const size_t d = static_cast<size_t>(dim);
@@ -128,10 +131,15 @@ Kernel make_gather_grad(const KernelRequest& r) {
   with_number_type(r.dtype(), [&]<typename T>(T) {
     with_index_type(r.dtype(1), [&]<typename I>(I) {
       kernel = make_kernel([=, threads = r.threads()](std::span<std::byte* const> b) {
-        fill_zero(b[2], bytes);
+        std::byte* const sums = b.back();
+        if (accumulates) {
+          copy_all(sums, b[2], bytes);
+        } else {
+          fill_zero(sums, bytes);
+        }
         if (n == 0) return;
         const I* indices = as<I>(b[1]);
-        scatter_slices<Mode::kAdd>(as<T>(b[2]), as<T>(b[0]), outer, count, inner, threads, [=](int64_t p, int64_t row) {
+        scatter_slices<Mode::kAdd>(as<T>(sums), as<T>(b[0]), outer, count, inner, threads, [=](int64_t p, int64_t row) {
           return (p * n + clamp_index(indices[row], n)) * inner;
         });
       });

@@ -55,7 +55,7 @@ class LastUses {
   using Spans = std::map<int64_t, Span>;  // by their begins, apart from each other
 
   static std::pair<int64_t, int64_t> range(const Operand& o, int64_t slot) {
-    const int64_t begin = o.address.offset + slot * o.address.slot_stride;
+    const int64_t begin = o.address.in_slot(slot);
     return {begin, begin + std::max<int64_t>(operand_bytes(o), 0)};
   }
   static void cut(Spans& spans, int64_t at) {

@@ -2,7 +2,7 @@
 //
 // One image serves every rank that differs only in its coordinates on the mesh; a pipeline has one for each stage
 // (coordinate along its mesh axis). Addresses are region + offset + slot * slot_stride: the schedule's slot selects one
-// of several stashed micro-batches.
+// of several stashed micro-batches, or, where an operand has fewer places, one of those that take turns.
 //
 // File: magic "PARTITA\1", u32 version, u32 flags, u64 body bytes, u64 blob bytes, u64 checksum of body and blob, body
 // (MessagePack), blob (kernels, constants). Little-endian.
@@ -20,7 +20,7 @@
 
 namespace partita::runtime {
 
-inline constexpr uint32_t kProgramVersion = 6;
+inline constexpr uint32_t kProgramVersion = 7;
 
 enum class Region : uint8_t {
   kState,      // lives as long as the run: parameters, optimizer states
@@ -36,6 +36,9 @@ struct Address {
   Region region = Region::kArena;
   int64_t offset = 0;       // bytes, a multiple of 64
   int64_t slot_stride = 0;  // bytes
+  int64_t places = 0;       // of its own for each slot, or so many that slots share by their number modulo it
+
+  int64_t in_slot(int64_t slot) const { return offset + (places > 0 ? slot % places : slot) * slot_stride; }
   bool operator==(const Address&) const = default;
 };
 

@@ -40,7 +40,9 @@ absl::Status check_operand(const Program& program, const Operand& operand, int64
       a.slot_stride > kMaxBytes) {
     return wrong("an operand at offset ", a.offset, " with slot stride ", a.slot_stride);
   }
-  const __int128 end = static_cast<__int128>(a.offset) + static_cast<__int128>(a.slot_stride) * last_slot + bytes;
+  if (a.places < 0 || a.places > kMaxCount) return wrong("an operand that slots have ", a.places, " places of");
+  const int64_t last_place = a.places > 0 ? std::min(last_slot, a.places - 1) : last_slot;
+  const __int128 end = static_cast<__int128>(a.offset) + static_cast<__int128>(a.slot_stride) * last_place + bytes;
   const int64_t size = program.region_bytes[static_cast<int>(a.region)];
   if (end > size)
     return wrong("an operand of ", bytes, " bytes at offset ", a.offset, " reaches outside its region of ", size,

@@ -24,7 +24,8 @@ template <typename T, typename Record>
 concept Is = std::same_as<std::remove_const_t<T>, Record>;
 
 void fields(auto& io, Is<Address> auto& a) {
-  io(Field("region", a.region), Field("offset", a.offset), Field("slot_stride", a.slot_stride));
+  io(Field("region", a.region), Field("offset", a.offset), Field("slot_stride", a.slot_stride),
+     Field("places", a.places));
 }
 
 void fields(auto& io, Is<Operand> auto& o) {

@@ -287,6 +287,28 @@ TEST(Collective_WaitsOfTwoSegments, StandInTheirOwn) {
   for (size_t k = 0; k < steps.size(); ++k) EXPECT_EQ(steps[k].id, k);
 }
 
+// A parameter that another stage reads is on its way there while the micro-batches run: none of them changes it.
+TEST(Collective_SentState, IsWaitedForAtTheUpdate) {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {64}}), w = b.state({.name = "w"}, {DType::kF32, {64}});
+  b.context().segment = Segment::kPrologue;
+  b.emit_all("send", {w}, {{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{2}}, {"peer", int64_t{1}}});
+  b.context().segment = Segment::kForward;
+  ValueId y = b.mul(b.emit("exp", {x}), w);
+  b.output("y", y);
+  b.context().segment = Segment::kUpdate;
+  b.set_next("w", b.sub(w, b.emit("sin", {w})));
+  LocalProgram local = local_program(std::move(b).finish());
+  local.mesh.axes = {{"pipeline", 2}};
+  local.micro_batches = 2;
+  const runtime::Program p = emit(local);
+  ASSERT_EQ(p.segments.size(), 3u);
+  ASSERT_EQ(p.segments[0].steps.size(), 1u);
+  EXPECT_EQ(p.segments[0].steps[0].kind, StepKind::kCollectiveStart);
+  EXPECT_EQ(p.segments[2].steps.front().kind, StepKind::kCollectiveWait);
+  for (const Step& step : p.segments[2].steps) EXPECT_NE(step.kind, StepKind::kCopy);  // it is updated in place
+}
+
 TEST(Collective_Order, IsTheNodesOrder) {
   // The first collective's operand is cheap to delay; it must not be.
   Builder b;

@@ -24,7 +24,7 @@ LAYOUTS = {
     "tensor in nodes": "data=2 tensor=2 zero=0",
     "pipeline": "data=2 pipeline=2 zero=0",
 }
-WAITED = ("gradients", "gathers", "tensor", "context", "expert", "statistics", "send", "bubble")  # parts of a predicted step
+WAITED = ("gradients", "gathers", "tensor", "context", "expert", "statistics", "send", "tied", "bubble")  # parts of a predicted step
 
 
 class Wire:
@@ -106,20 +106,25 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4, help="of each layout in a round, after one that does not count")
     parser.add_argument("--output", help="JSON to write")
+    parser.add_argument("--more", action="store_true", help="by the links that --output has already, whose rows are kept: layouts can be run a few at a time")
     args = parser.parse_args()
     lacks = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if lacks or os.geteuid() != 0:
         sys.exit(f"links: expected root, ip and tc (Debian: iproute2){', found no ' + ' and '.join(lacks) if lacks else ''}")
     args.partita = os.path.abspath(args.partita)
     names = args.only.split(",")
+    before = json.load(open(args.output, encoding="utf-8")) if args.more else {"rows": {}}
     with tempfile.TemporaryDirectory() as folder:
         run(args.partita, "model", *MODEL.split(), "--with-weights", "--quiet", "-o", f"{folder}/model.onnx")
         open(f"{folder}/train.yaml", "w", encoding="utf-8").write(RECIPE)
         open(f"{folder}/cluster.yaml", "w", encoding="utf-8").write(CLUSTER)
         wire = Wire(args.rate, args.delay)
         try:
-            said = wire.job(folder, args.partita, "doctor", "--links", f"{folder}/links.yaml")
-            print("".join(line + "\n" for line in said.splitlines() if line.startswith(("measured-", "collectives", folder))).replace(folder + "/", ""), end="", flush=True)
+            if args.more:
+                open(f"{folder}/links.yaml", "w", encoding="utf-8").write(before["links"])
+            else:
+                said = wire.job(folder, args.partita, "doctor", "--links", f"{folder}/links.yaml")
+                print("".join(line + "\n" for line in said.splitlines() if line.startswith(("measured-", "collectives", folder))).replace(folder + "/", ""), end="", flush=True)
             links = open(f"{folder}/links.yaml", encoding="utf-8").read().replace(folder + "/", "")
             at = {name: prepare(args, folder, name, LAYOUTS[name]) for name in names}
             waited, seconds = {name: [] for name in names}, {name: [] for name in names}
@@ -130,7 +135,7 @@ def main():
         finally:
             wire.close()
         plans = {name: json.load(open(f"{at[name]}/plan.json", encoding="utf-8")) for name in names}
-    rows = {}
+    rows = before["rows"]
     for name in names:
         parts = plans[name]["predicted"]["breakdown"]
         row = rows[name] = {"plan": plans[name]["layout"], "predicted": sum(parts.get(part, 0) for part in WAITED), "least": min(waited[name]), "median": statistics.median(waited[name]),
@@ -138,9 +143,9 @@ def main():
         print(f"{name:16} waits {row['least']:.3f} s a step at least, {row['median']:.3f} s usually; predicted {row['predicted']:.3f} s, {row['predicted'] / row['least'] - 1:+.0%} and "
               f"{row['predicted'] / row['median'] - 1:+.0%}: {row['plan']}", flush=True)
     gains = {}
-    for name in names:
+    for name in rows:
         levels = f"{name} in levels"
-        if levels in names:
+        if levels in rows:
             gain = {what: rows[name][what] / rows[levels][what] for what in ("predicted", "least", "median")}
             gains[name] = gain
             print(f"{name}: flat over levels {gain['least']:.2f} (medians {gain['median']:.2f}), predicted {gain['predicted']:.2f}", flush=True)

@@ -17,39 +17,52 @@ namespace {
 namespace rt = runtime;
 using Clock = std::chrono::steady_clock;
 
-// The largest of all ranks' numbers, once all have come.
-absl::StatusOr<double> largest(rt::Communicator& control, double own) {
-  PARTITA_RETURN_IF_ERROR(control.run({.kind = rt::CollectiveKind::kAllReduce,
-                                       .dtype = DType::kF64,
-                                       .reduce = rt::ReduceOp::kMax,
-                                       .count = 1,
-                                       .output = &own,
-                                       .label = "calibration's clock"}));
-  return own;
+// Of each number the largest that a rank has, once all have come.
+absl::Status take_largest(rt::Communicator& control, std::vector<double>& own) {
+  return control.run({.kind = rt::CollectiveKind::kAllReduce,
+                      .dtype = DType::kF64,
+                      .reduce = rt::ReduceOp::kMax,
+                      .count = static_cast<int64_t>(own.size()),
+                      .output = own.data(),
+                      .label = "calibration's clock"});
 }
 
-// A round takes as long as its slowest rank. All that ranks decide by is of all ranks, so that they decide alike.
+// Of so many calls each, the seconds of rounds that follow each other without a pause, after one that does not count:
+// it fetches, and spends what a network's shaping lets through at once after a pause (a bucket of tokens). A round
+// takes as long as its slowest rank.
+absl::StatusOr<std::vector<double>> run_rounds(const JobRank& job, const RankWork& work, int64_t calls, size_t rounds) {
+  std::vector<double> seconds(rounds, 0);
+  PARTITA_RETURN_IF_ERROR(take_largest(*job.control, seconds));  // all begin together
+  Clock::time_point begin = Clock::now();
+  for (size_t round = 0; round <= rounds; ++round) {
+    for (int64_t k = 0; k < calls; ++k) PARTITA_RETURN_IF_ERROR(work());
+    if (job.device != nullptr) PARTITA_RETURN_IF_ERROR(job.device->synchronize());
+    const Clock::time_point end = Clock::now();
+    if (round > 0) seconds[round - 1] = std::chrono::duration<double>(end - begin).count();
+    begin = end;
+  }
+  PARTITA_RETURN_IF_ERROR(take_largest(*job.control, seconds));
+  return seconds;
+}
+
+// All that ranks decide by is of all ranks, so that they decide alike.
 absl::StatusOr<Timing> time_work(const JobRank& job, const RankPlace& place, const PrepareRank& prepare,
                                  const TimingLimits& limits) {
+  constexpr int64_t kMostCalls = 1 << 16, kGrowth = 8;  // the first calls may go faster than those that follow
   omp_set_num_threads(job.threads);
   PARTITA_ASSIGN_OR_RETURN(const RankWork work, prepare(place));
   int64_t calls = 1;
-  auto round = [&]() -> absl::StatusOr<double> {
-    PARTITA_RETURN_IF_ERROR(largest(*job.control, 0).status());
-    const Clock::time_point begin = Clock::now();
-    for (int64_t k = 0; k < calls; ++k) PARTITA_RETURN_IF_ERROR(work());
-    if (job.device != nullptr) PARTITA_RETURN_IF_ERROR(job.device->synchronize());
-    return largest(*job.control, std::chrono::duration<double>(Clock::now() - begin).count());
-  };
-  PARTITA_RETURN_IF_ERROR(round().status());  // connects, and fetches
-  PARTITA_ASSIGN_OR_RETURN(const double once, round());
-  calls = std::clamp<int64_t>(static_cast<int64_t>(limits.round_seconds / std::max(once, 1e-9)), 1, 1 << 16);
+  for (int64_t before = 0; calls > before;) {
+    PARTITA_ASSIGN_OR_RETURN(const std::vector<double> once, run_rounds(job, work, calls, 1));
+    const auto wanted =
+        static_cast<int64_t>(limits.round_seconds / std::max(once[0], 1e-9) * static_cast<double>(calls));
+    before = calls, calls = std::clamp(wanted, calls, std::min(kGrowth * calls, kMostCalls));
+  }
   std::vector<double> rounds;
   for (double all = 0; static_cast<int>(rounds.size()) < limits.rounds && !settled(rounds) &&
                        !(may_end(rounds) && all > limits.most_seconds);) {
-    PARTITA_ASSIGN_OR_RETURN(const double seconds, round());
-    all += seconds;
-    rounds.push_back(seconds / static_cast<double>(calls));
+    PARTITA_ASSIGN_OR_RETURN(const std::vector<double> some, run_rounds(job, work, calls, kFewestRounds));
+    for (double seconds : some) all += seconds, rounds.push_back(seconds / static_cast<double>(calls));
   }
   return timing_of(std::move(rounds));
 }

@@ -35,6 +35,22 @@ struct JoinedRanks {
   static JoinedRanks of(const RankTeam& team);
 };
 
+// Of all-reduce, all-gather and reduce-scatter among the ranks of an axis, and of sends from each to the next.
+struct LinkSample {
+  CollectiveKind kind;
+  double bytes, seconds;
+};
+
+// Seconds that the sample would take were `link` the last level of the group's links.
+double predicted(const DeviceGroup& group, RankAxis axis, const LinkProfile& link, const LinkSample& sample);
+// The mean of |predicted / measured - 1|.
+double mean_error(const DeviceGroup& group, RankAxis axis, const LinkProfile& link,
+                  const std::vector<LinkSample>& samples);
+
+// Bandwidth, latency and half_bytes of the last level of the group's links. `samples`: at least one; two sizes of a
+// kind tell bandwidth from latency.
+LinkProfile fit_link(const DeviceGroup& group, RankAxis axis, const std::vector<LinkSample>& samples);
+
 // By all-reduce, all-gather, reduce-scatter and sends.
 absl::StatusOr<LinkFit> measure_links(const JoinedRanks& ranks, const LinkSizes& sizes);
 // The mean of |predicted / measured - 1| over those on ranks whose links are all known.

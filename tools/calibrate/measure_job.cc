@@ -111,7 +111,8 @@ absl::Status measure_job(const JobRequest& request) {
     rank.data = of_device.get(), rank.device = device.get(), rank.program = &program;
   }
   TimingLimits limits;
-  if (!gpu.empty()) limits.round_seconds = RankTeam::on_gpus(1, program.target).round_seconds;
+  // Long beside the bursts that a network lets through, and beside the turns that ranks take on a host's cores.
+  limits.round_seconds = 0.02;
   limits.rounds = request.rounds;
   PARTITA_ASSIGN_OR_RETURN(JobLinks links, measure_job_links(rank, gpu.empty() ? LinkSizes{} : LinkSizes::of_gpus(),
                                                              limits, [&](const std::string& what) {

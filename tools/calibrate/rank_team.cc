@@ -22,7 +22,7 @@ double seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-constexpr size_t kFewestRounds = 7, kAgreeing = 3;
+constexpr size_t kAgreeing = 3;
 constexpr double kAgreement = 0.02;
 
 }  // namespace

@@ -23,8 +23,9 @@ struct Timing {
 struct TimingLimits {
   double round_seconds = 0.003;  // a call that is shorter is repeated within a round
   int rounds = 100;              // at most; a timing ends when its three shortest rounds agree,
-  double most_seconds = 0.7;     // or after so long, were there seven
+  double most_seconds = 0.7;     // or after so long, were there kFewestRounds
 };
+inline constexpr size_t kFewestRounds = 7;
 // Whether the shortest rounds are so near each other that a longer wait would not find a much shorter one.
 bool settled(std::vector<double> rounds);
 // Whether there were so many that a timing may end at its limit.

@@ -66,8 +66,10 @@ std::string told(const PlannedStep& step, const StepTimeline& t) {
   std::string text =
       fmt::format("step {:.4g} s: {} micro-batches through {} {} {:.4g} s", t.seconds, step.simulation.micro_batches,
                   step.stages.size(), step.stages.size() == 1 ? "stage" : "stages", t.passes.seconds);
-  const double after = step.times.after.total();
-  append(text, fmt::format(", gradient sums, update and gathers {:.4g} s", t.seconds - t.passes.seconds - after));
+  const double tied = step.times.after[TimeKind::kTied], after = step.times.after.total() - tied;
+  append(text,
+         fmt::format(", gradient sums, update and gathers {:.4g} s", t.seconds - t.passes.seconds - tied - after));
+  if (tied > 0) append(text, fmt::format(", tied parameters {:.4g} s", tied));
   append(text, fmt::format(", host and stragglers {:.4g} s\n", after));
   if (std::abs(t.seconds - step.predicted_seconds) > 1e-6 * step.predicted_seconds)
     append(text, fmt::format("the plan has {:.4g} s, by the pipeline's closed form: it has too many passes for the "

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "runtime/device/attention_scratch.h"
 #include "runtime/program/batched_launches.h"
 #include "runtime/program/params.h"
 #include "runtime/program/sides.h"
@@ -17,6 +18,7 @@ void add_device_code(const runtime::Program& program, DeviceCodeSummary& s) {
   if (const runtime::LaunchCount count = runtime::count_launches(program); count.steps > s.steps)
     s.steps = count.steps, s.launches = count.launches;
   s.communicator_bytes = std::max(s.communicator_bytes, static_cast<int64_t>(communicator_bytes(program)));
+  s.attention_scratch_bytes = std::max(s.attention_scratch_bytes, runtime::score_scratch_bytes(program));
   std::set<std::string> seen;
   for (const auto& segment : program.segments) {
     for (const runtime::Step& step : segment.steps) {

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "partitioner/planner/cluster/device_profile.h"
+#include "runtime/device/attention_scratch.h"
 #include "runtime/program/communicators.h"
 #include "runtime/program/sides.h"
 #include "runtime/program/tree_sums.h"
@@ -35,7 +36,7 @@ double beyond_reserve(const runtime::Program& p) {
 }  // namespace
 
 double device_bytes(const runtime::Program& p) {
-  double bytes = beyond_reserve(p) + static_cast<double>(runtime::branch_bytes(p));
+  double bytes = beyond_reserve(p) + static_cast<double>(runtime::branch_bytes(p) + runtime::score_scratch_bytes(p));
   const std::map<std::string, int64_t> regions = verifier::memory_bytes(p);
   for (const char* region : {"state", "arena", "constant", "input"}) bytes += static_cast<double>(regions.at(region));
   return bytes;
@@ -55,13 +56,15 @@ absl::Status check_room(const std::vector<runtime::Program>& programs, const std
   for (size_t k = 0; k < programs.size(); ++k) {
     const std::map<std::string, int64_t> bytes = verifier::memory_bytes(programs[k]);
     const double needs = device_bytes(programs[k]), has = room.size() == programs.size() ? room[k] : least,
-                 beyond = beyond_reserve(programs[k]);
+                 beyond = beyond_reserve(programs[k]),
+                 scores = static_cast<double>(runtime::score_scratch_bytes(programs[k]));
     if (needs <= has) continue;
     auto gigabytes = [](double b) { return fmt::format("{:.3g} GB", b / 1e9); };
     return absl::ResourceExhaustedError(cat(
         programs.size() > 1 ? cat("the program of stage ", k) : "the program", " needs ", gigabytes(needs),
         " of device memory (state ", gigabytes(static_cast<double>(bytes.at("state"))), ", working memory ",
         gigabytes(static_cast<double>(bytes.at("arena"))),
+        scores > 0 ? cat(", attention's scores in cuDNN ", gigabytes(scores)) : "",
         beyond > 0 ? cat(", NCCL's communicators beyond the reserve ", gigabytes(beyond)) : "",
         "); the plan's devices have ", gigabytes(has),
         " beside the reserve. Plan again with a smaller micro_batch, recompute: full or a higher zero stage pinned, "

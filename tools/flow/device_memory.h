@@ -9,8 +9,9 @@
 
 namespace partita {
 
-// Bytes of the device's memory that a rank takes beside the reserve: state, working memory, constants, inputs, and
-// those of NCCL's communicators that the reserve has no room for.
+// Bytes of the device's memory that a rank takes beside the reserve: state, working memory, constants, inputs, the
+// scores that cuDNN keeps for a gradient of attention, and those of NCCL's communicators that the reserve has no room
+// for.
 double device_bytes(const runtime::Program& p);
 
 // Bytes of NCCL's communicators, at least; 0 for a host's program.

@@ -78,7 +78,8 @@ nlohmann::json manifest(const Compiled& compiled) {
                        {"spilled_bytes", code.spilled_bytes},
                        {"kernel_steps", code.steps},
                        {"launches", code.launches},
-                       {"communicator_bytes", code.communicator_bytes}};
+                       {"communicator_bytes", code.communicator_bytes},
+                       {"attention_scratch_bytes", code.attention_scratch_bytes}};
   }
   return all;
 }

@@ -264,7 +264,7 @@ def memory(bundle, metrics, idle):
     result = {"planned_bytes": planned, "allocated_bytes": last.get("gpu_allocated_bytes"), "scratch_bytes": last.get("gpu_scratch_bytes")}
     result["as_planned"] = 0 <= (result["allocated_bytes"] or 0) - planned < 4096  # but for alignment
     if idle is not None and abs(used_bytes() - idle) < 64 << 20 and "gpu_used_bytes" in last and result["allocated_bytes"] is not None:
-        result["reserve_bytes"] = last["gpu_used_bytes"] - idle - result["allocated_bytes"]
+        result["reserve_bytes"] = last["gpu_used_bytes"] - idle - result["allocated_bytes"] - last.get("gpu_upload_bytes", 0)
     result["reserve_assumed"] = json.load(open(f"{HERE}/assumed.json"))["reserve"]
     return result
 

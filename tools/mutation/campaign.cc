@@ -70,7 +70,8 @@ Bundle without_insides(Bundle b) {
         s.name.clear(), s.params.clear();
         s.units = s.flops = s.inputs = 0;
         auto key = [](const runtime::Operand& o) {
-          return std::tuple(o.address.region, o.address.offset, o.address.slot_stride, o.dtype, o.shape);
+          return std::tuple(o.address.region, o.address.offset, o.address.slot_stride, o.address.places, o.dtype,
+                            o.shape);
         };
         std::sort(s.operands.begin(), s.operands.end(), [&](const auto& x, const auto& y) { return key(x) < key(y); });
         std::vector<int>& values = p.claims[s.id].values;

@@ -24,7 +24,7 @@ const std::array<std::vector<double Breakdown::*>, kTrafficKinds> kWaits = {
      {&Breakdown::context},
      {&Breakdown::expert},
      {&Breakdown::gradients, &Breakdown::gathers, &Breakdown::statistics},
-     {&Breakdown::send}}};
+     {&Breakdown::send, &Breakdown::tied}}};
 
 // Collectives of a kind and how they go: "all_reduce ring, all_gather hierarchical".
 std::string algorithms(const PlannedStep& step, TrafficKind kind) {

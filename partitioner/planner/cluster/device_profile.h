@@ -81,23 +81,25 @@ struct DeviceProfile {
   double reserve_bytes = 0;                                            // context, communicators, workspaces: assumed
   double reserved_communicators = 0;                                   // that it has room for
   double communicator_receive_bytes = 0, communicator_send_bytes = 0;  // of one, for what it receives and sends
-  double bandwidth = 0;                                                // of device memory, bytes/s
-  std::array<double, kPrecisions> flops = {0, 0, 0, 0, 0};             // peak of matrix units by Precision
-  double processors = 1;                                               // tiles computed at once
-  double clock = 0;                                                    // of a GPU's processors, Hz; 0: not known
-  double cache = 0;                                                    // of a GPU, that all processors share, bytes
-  ProcessorLanes lanes;                                                // of a GPU whose clock is known
-  EfficiencyCurve matrix;                                              // of peak, by the contraction's length K
-  EfficiencyCurve matrix_rows, matrix_columns;                         // of `matrix`, by M and N: small products (cpu)
-  EfficiencyCurve convolution;        // of peak in place of `matrix`, by output channels (cpu)
-  EfficiencyCurve convolution_plane;  // of `convolution`, by positions of its result (cpu)
-  double convolution_strided = 1;     // share of both where windows move on by several positions
+  double attention_scratch_bytes = 0;  // at most, of the scores that attention's gradient keeps: 2 bytes each
+  double bandwidth = 0;                // of device memory, bytes/s
+  std::array<double, kPrecisions> flops = {0, 0, 0, 0, 0};  // peak of matrix units by Precision
+  double processors = 1;                                    // tiles computed at once
+  double clock = 0;                                         // of a GPU's processors, Hz; 0: not known
+  double cache = 0;                                         // of a GPU, that all processors share, bytes
+  ProcessorLanes lanes;                                     // of a GPU whose clock is known
+  EfficiencyCurve matrix;                                   // of peak, by the contraction's length K
+  EfficiencyCurve matrix_rows, matrix_columns;              // of `matrix`, by M and N: small products (cpu)
+  EfficiencyCurve convolution;                              // of peak in place of `matrix`, by output channels (cpu)
+  EfficiencyCurve convolution_plane;                        // of `convolution`, by positions of its result (cpu)
+  double convolution_strided = 1;                           // share of both where windows move on by several positions
   std::vector<MatrixTile> tiles;
   EfficiencyCurve attention_flash, attention_math;  // of peak, by the size of a head
   double misaligned = 1;                            // share of it where rows of a head are not whole 16 bytes
   double attention_backward = 1;                    // efficiency of attention's gradient relative to the forward pass
   EfficiencyCurve memory;                           // of bandwidth, by bytes moved
   double launch_seconds = 0;
+  double interference = 0;      // compute slows by this share of the time in which something travels beside it
   double host_bandwidth = 0;    // to host memory, bytes/s, per device
   double host_update_rate = 0;  // optimizer elements/s on the host, per device; 0: the device is the host
   double price_per_hour = 0;

@@ -37,6 +37,7 @@ std::string device_text(const DeviceProfile& d) {
   l.add("memory", d.memory_bytes), l.add("reserve", d.reserve_bytes), l.add("bandwidth", d.bandwidth);
   l.add("reserved_communicators", d.reserved_communicators);
   l.add("communicator_receive", d.communicator_receive_bytes), l.add("communicator_send", d.communicator_send_bytes);
+  l.add("attention_scratch", d.attention_scratch_bytes);
   std::string flops, tiles;
   auto names = enum_names<Precision>();
   for (size_t p = 0; p < d.flops.size(); ++p) {
@@ -61,7 +62,7 @@ std::string device_text(const DeviceProfile& d) {
   l.add("attention_flash", d.attention_flash), l.add("attention_math", d.attention_math);
   l.add("attention_backward", d.attention_backward), l.add("misaligned", d.misaligned);
   l.add("memory_curve", d.memory);
-  l.add("launch_seconds", d.launch_seconds);
+  l.add("launch_seconds", d.launch_seconds), l.add("interference", d.interference);
   if (d.host_bandwidth > 0) l.add("host_bandwidth", d.host_bandwidth);
   l.add("host_update_rate", d.host_update_rate);
   if (d.price_per_hour > 0) l.add("price_per_hour", d.price_per_hour);

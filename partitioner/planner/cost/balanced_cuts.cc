@@ -1,5 +1,6 @@
 // Where a layout's stages begin: blocks evenly, or balanced by the time that units take on each stage's devices.
 #include <algorithm>
+#include <cmath>
 
 #include "partitioner/planner/cost/cost_model.h"
 
@@ -113,9 +114,11 @@ CostModel::Cuts CostModel::weigh(const Layout& l, std::vector<int> chunks) {
 // The slowest stage works all the time, and others before and after it, as closed_form has it. Gradients of weights
 // that are put off fill what they wait.
 double CostModel::bound(const Layout& l, const Cuts& cuts) {
-  const double bubble = l.schedule == PipelineSchedule::kZeroBubble ? 0 : cuts.sum - cuts.slowest;
-  return least_in_turns(l) *
-         (static_cast<double>(micro_batches(problem_, l)) * cuts.slowest + bubble / static_cast<double>(l.interleave));
+  // Those that take turns go through the stages as one.
+  const double micro = static_cast<double>(micro_batches(problem_, l)), turns = static_cast<double>(overlapped(l));
+  const double each = micro / std::ceil(micro / turns);
+  const double bubble = l.schedule == PipelineSchedule::kZeroBubble ? 0 : each * (cuts.sum - cuts.slowest);
+  return least_in_turns(l) * (micro * cuts.slowest + bubble / static_cast<double>(l.interleave));
 }
 
 std::vector<StageUnits> CostModel::chunk_units(const Layout& l) const {

@@ -22,10 +22,11 @@ double most_of(const Cluster& cluster, double SoftwareProfile::*constant) {
 void Breakdown::add(const PassTimes& p, double times) {
   using enum TimeKind;
   compute += times * p[kCompute], recompute += times * p[kRecompute], tensor += times * p[kTensor];
-  context += times * p[kContext], expert += times * p[kExpert], gathers += times * (p[kGathers] + p[kSlowed]);
-  statistics += times * p[kStatistics], send += times * (p[kSend] + p[kRelayout]), host += times * p[kHost];
+  context += times * p[kContext], expert += times * p[kExpert], gathers += times * p[kGathers];
+  tied += times * p[kTied], statistics += times * p[kStatistics], send += times * (p[kSend] + p[kRelayout]),
+      host += times * p[kHost];
   gradients += times * (p[kReduce] + p[kUpdated]), optimizer += times * (p[kOptimizer] + p[kStash]);
-  offload += times * (p[kToHost] + p[kFromHost]), stragglers += times * p[kStragglers];
+  overlap += times * p[kSlowed], offload += times * (p[kToHost] + p[kFromHost]), stragglers += times * p[kStragglers];
 }
 
 CostModel::CostModel(const Problem& problem) : problem_(problem) {
@@ -146,6 +147,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
   const StageLayouts layouts(whole);
   int64_t m = micro_batches(problem_, whole);
   const std::vector<double> sends = this->sends(whole);
+  const std::vector<double> received = received_bytes(whole);
   for (size_t p = 0, unit = 0; p < chunks.size(); unit += static_cast<size_t>(chunks[p++].units)) {
     size_t stages = static_cast<size_t>(whole.pipeline), stage = p % stages, chunk = p / stages;
     const Layout& l = layouts[stage];
@@ -172,7 +174,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       backward[kContext] += n * c.context_backward + again.context * c.context_forward;
       forward[kExpert] += n * c.expert, backward[kExpert] += (n + again.expert) * c.expert;
     }
-    add_exchanges(l, group, costs, chunks[p], unit, out[stage][chunk]);
+    add_exchanges(l, group, costs, chunks[p], unit, received, out[stage][chunk]);
     if (m > 1 && l.schedule != PipelineSchedule::kPipedream) {  // each adds its gradients to those of the ones before
       auto [dense, expert] = local_parameters(*problem_.workload, chunks[p], l);
       double parameters = dense + expert;
@@ -262,6 +264,7 @@ StepTimes CostModel::step_times(const Layout& l, const Prediction& prediction) {
                          out.chunks[static_cast<size_t>(stage)])
                  .times;
   }
+  out.after[TimeKind::kTied] = prediction.breakdown.tied;
   out.after[TimeKind::kHost] = most_of(*problem_.cluster, &SoftwareProfile::step_seconds);
   out.after[TimeKind::kStragglers] = prediction.breakdown.stragglers;
   return out;
@@ -351,6 +354,10 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
   const double reduce = seconds(collectives.reduce);
   out.times[kReduce] = waited_sums(l, g, collectives.reduce, chunks);
   out.times.hidden_reduce = reduce - out.times[kReduce];
+  if (problem_.own_programs) {
+    const double last = sum_seconds(g, l, collectives.reduce, sum_message(software, l)).last;
+    out.times[kSlowed] += slowed(g, out.times.hidden_reduce, out.times[kReduce] - last, l.ranks_of_stage(0));
+  }
   // Gradients of tied weights, of which the first and the last stage of published software have a copy.
   if (const double tied = problem_.own_programs ? 0 : tied_parameters(w, units, l); tied > 0) {
     const RankAxis ends{2, (l.pipeline - 1) * l.ranks_of_stage(0)};
@@ -443,7 +450,7 @@ Prediction CostModel::predict_largest(const Layout& l, bool replay) {
     const UpdateCost update = update_cost(own, g, units, costs[static_cast<size_t>(stage)]);
     out.gradient_algorithm = update.algorithm;
     if (!each && update.times.total() > slowest_update.total()) slowest_update = update.times;
-    out.memory.push_back(stage_memory(problem_, g.device, own, units, in_flight(problem_, l, stage)));
+    out.memory.push_back(stage_memory(problem_, g.device, own, units, held(l, chunks, stage)));
     out.capacity.push_back(g.device.memory_bytes);
     double over = out.memory.back().total() - g.device.memory_bytes;
     const size_t worst_memory = static_cast<size_t>(out.worst_stage);
@@ -453,7 +460,8 @@ Prediction CostModel::predict_largest(const Layout& l, bool replay) {
   out.missing_bytes = std::max(0.0, out.memory[at].total() - out.capacity[at]);
   out.fits = out.missing_bytes <= 0;
   b.add(slowest_update, 1);
-  double step = pipeline + slowest_update.total() + host;
+  b.tied = shared_seconds(l, sim);
+  double step = pipeline + slowest_update.total() + b.tied + host;
   double nodes = 0;
   for (const DeviceGroup& g : problem_.cluster->groups) nodes += static_cast<double>(g.nodes);
   const double lost = most_of(*problem_.cluster, &SoftwareProfile::straggler_per_doubling);

@@ -19,6 +19,9 @@
 
 namespace partita {
 
+// Micro-batches that take turns, where that is searched: more hide hardly more, and all of them lie in memory.
+inline constexpr int64_t kInTurns = 2;
+
 class CostModel {
  public:
   explicit CostModel(const Problem& problem);
@@ -38,7 +41,8 @@ class CostModel {
   // Layouts of which each is faster than those before, and `layout`, as its gathers run further ahead; where they run
   // so is theirs alone. Memory is not looked at.
   std::vector<Layout> prefetching_further(const Layout& layout);
-  // The layout with micro-batches that take turns, where that is faster (turns.cc). Memory is not looked at.
+  // The layout with micro-batches that take turns, where that is faster (turns.cc), of one stage. Memory is not looked
+  // at.
   std::optional<Layout> taking_turns(const Layout& layout);
   // What the ranks send (plan_collectives.cc).
   PlanTraffic traffic(const Layout& layout);
@@ -66,6 +70,8 @@ class CostModel {
   // Seconds of a step at least, where it is cut so.
   double balanced_bound(const Layout& layout);
   double bound(const Layout& layout, const std::vector<int>& cuts);
+  // Of all cuts that a search offers: interleaved stages are cut evenly, but where they may begin `anywhere`.
+  double cuts_bound(const Layout& layout, bool anywhere);
   // The devices that a stage's ranks are on; where they are of several groups, those groups as one.
   const DeviceGroup& group_of_stage(const Layout& layout, int64_t stage) const;
 
@@ -151,20 +157,30 @@ class CostModel {
   // Of each of a chunk's units, the share of its parameters that backward finds gathered (keep_gathered.h).
   std::vector<double> kept_shares(const Layout& layout, const std::vector<UnitCost>& costs, size_t first,
                                   size_t units) const;
-  // Adds them to a chunk's passes, whose compute and sums are there; it begins with unit `first` (exchange_times.cc).
+  // Adds them to a chunk's passes, whose compute and sums are there; it begins with unit `first` (exchange_times.cc);
+  // `received`: received_bytes().
   void add_exchanges(const Layout& layout, const DeviceGroup& group, const std::vector<UnitCost>& costs,
-                     const StageUnits& units, size_t first, ChunkTimes& times) const;
+                     const StageUnits& units, size_t first, const std::vector<double>& received,
+                     ChunkTimes& times) const;
   void add_published_waits(const Layout& layout, const DeviceGroup& group, const std::vector<UnitCost>& costs,
                            const StageUnits& units, ChunkTimes& times) const;
   void add_lane_waits(const Layout& layout, const DeviceGroup& group, const std::vector<UnitCost>& costs,
-                      const StageUnits& units, size_t first, ChunkTimes& times) const;
+                      const StageUnits& units, size_t first, const std::vector<double>& received,
+                      ChunkTimes& times) const;
   // Micro-batches of our programs that take turns, and the least that their passes take of what they would take one
   // after the other, with as many as are open.
   int64_t overlapped(const Layout& layout) const;
   double least_in_turns(const Layout& layout);
   static double sums_within(const PassTimes& pass);  // seconds that units wait for at once
-  static void hide_sums(PassTimes& pass, const SoftwareProfile& software, double share);
-  static void add_wait(PassTimes& pass, const SoftwareProfile& software, double moved, double waited, double slowing);
+  // The share of the time in which something travels beside compute that compute takes longer.
+  double slowdown(const DeviceGroup& group) const;
+  void hide_sums(PassTimes& pass, const DeviceGroup& group, double share) const;
+  // Seconds that compute takes longer with `beside` seconds of what travels beside it, over the links that join so many
+  // ranks (1: over the innermost), where it waits for `waited` more.
+  double slowed(const DeviceGroup& group, double beside, double waited, int64_t ranks) const;
+  // `edge`: of what is waited for, what comes before all compute.
+  void add_wait(PassTimes& pass, const DeviceGroup& group, double moved, double waited, double slowing, double edge,
+                int64_t ranks) const;
   // In forward and backward, without what is gathered and scattered.
   std::pair<LaneUnit, LaneUnit> lane_units(const UnitCost& cost, const UnitWork& work, RecomputeMode mode,
                                            const DeviceGroup& group, const Layout& layout) const;
@@ -180,6 +196,20 @@ class CostModel {
   // Seconds that sums of gradients leave to wait for after a stage's backward passes.
   double waited_sums(const Layout& layout, const DeviceGroup& group, const std::vector<CollectiveUse>& sums,
                      const std::vector<ChunkTimes>& chunks) const;
+  // Parameters that a unit is the first of its stage to read, where another stage has them (shared_parameters.cc). None
+  // of published software.
+  struct SharedUse {
+    int64_t owner, reader;
+    size_t unit;
+    TensorParts elements;
+    double elements_on(const Layout& l) const { return elements[0] / static_cast<double>(l.tensor) + elements[1]; }
+  };
+  std::vector<SharedUse> shared_uses(const Layout& layout) const;
+  // Of each unit, bytes in the compute precision that a rank has of them, whole.
+  std::vector<double> received_bytes(const Layout& layout) const;
+  // What stages send each other of them in a step, and the seconds that it adds to the step whose passes `passes` has.
+  std::vector<PlanTraffic::Shared> shared_parameters(const Layout& layout) const;
+  double shared_seconds(const Layout& layout, const Simulation& passes) const;
   double crossing_elements() const;  // of a sample, from a stage to the next
   // Of a micro-batch's values from a stage to the next one (from the last to the first).
   double send_seconds(const Layout& layout, int64_t stage) const;
@@ -194,6 +224,8 @@ class CostModel {
   // Whether stages take different times by what their ranks are.
   bool differ(const Layout& layout) const { return !layout.stages.empty() || problem_.cluster->groups.size() > 1; }
   std::vector<StageUnits> chunk_units(const Layout& layout) const;
+  // Micro-batches whose values a stage holds at once, as its chunks take slots (in_flight() where they are alike).
+  double held(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage) const;
   static StageUnits units_of_stage(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage);
 
   std::vector<std::vector<ChunkTimes>> stage_costs(const Layout& layout);

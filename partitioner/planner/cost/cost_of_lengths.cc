@@ -33,6 +33,10 @@ double CostModel::bound(const Layout& layout, const std::vector<int>& cuts) {
   return mean_of_lengths(layout, [&](CostModel& m, const Layout& l) { return m.bound(l, m.weigh(l, cuts)); });
 }
 
+double CostModel::cuts_bound(const Layout& layout, bool anywhere) {
+  return anywhere || layout.interleave == 1 ? balanced_bound(layout) : bound(layout, even_cuts(layout));
+}
+
 Prediction CostModel::predict(const Layout& layout, bool replay) {
   Prediction out = predict_largest(layout, replay);
   if (shorter_.empty()) return out;

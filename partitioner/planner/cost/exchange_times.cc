@@ -56,19 +56,36 @@ CostModel::UnitExchange CostModel::unit_exchange(const UnitCost& unit, const Dev
 }
 
 void CostModel::add_exchanges(const Layout& l, const DeviceGroup& group, const std::vector<UnitCost>& costs,
-                              const StageUnits& units, size_t first, ChunkTimes& times) const {
+                              const StageUnits& units, size_t first, const std::vector<double>& received,
+                              ChunkTimes& times) const {
   if (!gathers_parameters(l) && overlapped(l) == 1) return;
   if (problem_.own_programs) {
-    add_lane_waits(l, group, costs, units, first, times);
+    add_lane_waits(l, group, costs, units, first, received, times);
   } else {
     add_published_waits(l, group, costs, units, times);
   }
 }
 
-void CostModel::add_wait(PassTimes& pass, const SoftwareProfile& software, double moved, double waited,
-                         double slowing) {
+double CostModel::slowdown(const DeviceGroup& group) const {
+  return problem_.own_programs ? group.device.interference : group.device.software.overlap_slowdown;
+}
+
+// What a link carries takes as many processors and as much memory as bytes a second: what goes over a slower one slows
+// compute as it would on the innermost. Compute that would wait for the rest of it anyway may as well take longer.
+double CostModel::slowed(const DeviceGroup& group, double beside, double waited, int64_t ranks) const {
+  if (!problem_.own_programs) return slowdown(group) * beside;
+  double slowest = 1;
+  for (const LinkLevel& level : group.links) {
+    slowest = std::min(slowest, level.link.bandwidth / group.links.front().link.bandwidth);
+    if (level.group >= ranks) break;
+  }
+  return std::max(0., slowdown(group) * slowest * beside - std::max(0., waited));
+}
+
+void CostModel::add_wait(PassTimes& pass, const DeviceGroup& group, double moved, double waited, double slowing,
+                         double edge, int64_t ranks) const {
   pass[TimeKind::kGathers] += waited, pass.hidden_gathers += moved - waited;
-  pass[TimeKind::kSlowed] += software.overlap_slowdown * slowing;
+  pass[TimeKind::kSlowed] += slowed(group, slowing, waited - edge, ranks);
 }
 
 double CostModel::sums_within(const PassTimes& pass) {
@@ -77,11 +94,11 @@ double CostModel::sums_within(const PassTimes& pass) {
   return sum;
 }
 
-void CostModel::hide_sums(PassTimes& pass, const SoftwareProfile& software, double share) {
+void CostModel::hide_sums(PassTimes& pass, const DeviceGroup& group, double share) const {
   const double hidden = share * sums_within(pass);
   for (TimeKind kind : kSumsWithin) pass[kind] *= 1 - share;
   pass.hidden_sums += hidden;
-  pass[TimeKind::kSlowed] += software.overlap_slowdown * hidden;
+  pass[TimeKind::kSlowed] += slowed(group, hidden, sums_within(pass), 1);
 }
 
 void CostModel::add_published_waits(const Layout& l, const DeviceGroup& group, const std::vector<UnitCost>& costs,
@@ -97,7 +114,7 @@ void CostModel::add_published_waits(const Layout& l, const DeviceGroup& group, c
     const double computed = c.input_gradient + c.weight_gradient + again_on(units, k, c, l).compute / n;
     auto add = [&](PassTimes& pass, double moved, double beside, double slowing) {
       const double waited = moved - std::min(moved, beside) * software.overlap_gather;
-      add_wait(pass, software, n * moved, n * waited, n * std::min(beside, slowing));
+      add_wait(pass, group, n * moved, n * waited, n * std::min(beside, slowing), 0, 1);
     };
     add(times.forward, each ? gather : gather / m, c.forward, each ? gather : 0);
     add(times.backward, (each ? gather : 0) + (scatters ? scatter : 0), computed, scatter);
@@ -149,7 +166,8 @@ std::vector<double> CostModel::kept_shares(const Layout& l, const std::vector<Un
 }
 
 void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const std::vector<UnitCost>& costs,
-                               const StageUnits& units, size_t first, ChunkTimes& times) const {
+                               const StageUnits& units, size_t first, const std::vector<double>& received,
+                               ChunkTimes& times) const {
   const Workload& w = *problem_.workload;
   const bool each = gathers_each_pass(l), scatters = scatters_each_pass(l);
   // Copies from the host are not started ahead.
@@ -157,6 +175,7 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
   const bool hides = share > 0 && l.offload != OffloadMode::kAll;
   UnitCost all;
   for (size_t k = 0; k < costs.size(); ++k) all.gather_bytes += units.counts[k] * costs[k].gather_bytes;
+  for (size_t u = first; u < first + static_cast<size_t>(units.units); ++u) all.gather_bytes += received[u];
   const std::vector<CollectiveUse> scattered = gather_collectives(all, l).scatter;
   const int64_t in_turns = overlapped(l);
   LanePass forward{.prefetched = l.prefetched(), .overlapped = in_turns}, backward = forward;
@@ -174,22 +193,27 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
   for (size_t u = first; u < first + static_cast<size_t>(units.units); ++u) {
     const size_t kind = static_cast<size_t>(w.units[u]);
     const UnitCost& c = costs[kind];
-    double& gather = gather_of[kind];
-    if (gather < 0) gather = gathers_parameters(l) ? unit_exchange(c, group, l).gather : 0;
+    double& of_kind = gather_of[kind];
+    if (of_kind < 0) of_kind = gathers_parameters(l) ? unit_exchange(c, group, l).gather : 0;
+    double gather = of_kind;
+    if (received[u] > 0 && gathers_parameters(l)) {
+      UnitCost other;
+      other.gather_bytes = received[u];
+      gather += unit_exchange(other, group, l).gather;
+    }
     auto [there, again] = lane_units(c, w.kinds[kind], l.recompute_of(block), group, l);
     block += w.kinds[kind].is_block();
     if (each) {
       there.gather = gather, again.gather = gather * (1 - kept[u - first]);
-      there.gathered_bytes = again.gathered_bytes = c.gather_bytes + c.frozen_bytes;
+      there.gathered_bytes = again.gathered_bytes = c.gather_bytes + received[u] + c.frozen_bytes;
     }
-    if (scatters) again.scattered_bytes = c.gather_bytes;
+    if (scatters) again.scattered_bytes = c.gather_bytes + received[u];
     if (u == first) edge = gather;
     gathers += gather, back += again.gather + again.scattered_bytes * backward.scatter_rate;
     computed += there.compute, computed_back += again.compute;
     forward.units.push_back(there), backward.units.push_back(again);
   }
   std::reverse(backward.units.begin(), backward.units.end());
-  const SoftwareProfile& software = group.device.software;
   // What gathers and scatters leave to wait for. With others that take turns a micro-batch waits less for sums as well.
   auto waited = [&](const LanePass& pass, double moved, double compute, PassTimes& times_of) {
     const double sums = sums_within(times_of), all_moved = in_turns > 1 ? moved + sums : moved,
@@ -198,7 +222,7 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
     const double all_hidden = hides ? beside_share * (all_moved - std::clamp(took - beside, 0.0, all_moved)) : 0;
     const double all_waited = all_moved - all_hidden;
     if (in_turns == 1 || all_moved == 0) return all_waited;
-    hide_sums(times_of, software, 1 - all_waited / all_moved);
+    hide_sums(times_of, group, 1 - all_waited / all_moved);
     return moved * all_waited / all_moved;
   };
   double waited_forward = 0;
@@ -214,8 +238,10 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
     gathers /= m;
   }
   const double waited_back = waited(backward, back, computed_back, times.backward);
-  add_wait(times.forward, software, gathers, waited_forward, gathers - waited_forward);
-  add_wait(times.backward, software, back, waited_back, back - waited_back);
+  const int64_t reach = shard_ranks(l).size * shard_ranks(l).stride;
+  const double before = each ? edge : edge / static_cast<double>(micro_batches(problem_, l));
+  add_wait(times.forward, group, gathers, waited_forward, gathers - waited_forward, before, reach);
+  add_wait(times.backward, group, back, waited_back, back - waited_back, before, reach);
 }
 
 std::vector<Layout> CostModel::prefetching_further(const Layout& l) {

@@ -260,6 +260,8 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
   out.micro_batches = static_cast<int64_t>(m), out.chunks = whole.interleave;
   out.boundary_bytes = crossing_elements() * static_cast<double>(whole.micro_batch * whole.data * whole.expert) *
                        problem_.options.element_bytes();
+  out.shared = shared_parameters(whole);
+  const std::vector<double> received = received_bytes(whole);
   std::vector<std::vector<CollectiveUse>> collectives(static_cast<size_t>(whole.pipeline));
   for (size_t p = 0, unit = 0; p < chunks.size(); unit += static_cast<size_t>(chunks[p++].units)) {
     const size_t stages = collectives.size(), stage = p % stages;
@@ -269,6 +271,13 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
       collectives[stage].push_back(std::move(use));
     };
     const auto& costs = unit_costs(group_of_stage(whole, static_cast<int64_t>(stage)), l);
+    UnitCost from_others;
+    for (size_t u = unit; u < unit + static_cast<size_t>(chunks[p].units); ++u) from_others.gather_bytes += received[u];
+    if (gathers_parameters(l)) {
+      const GatherCollectives exchanged = gather_collectives(from_others, l);
+      for (const CollectiveUse& use : exchanged.gather) add(use, gathers_each_pass(l) ? 2 * m : 1);
+      for (const CollectiveUse& use : exchanged.scatter) add(use, scatters_each_pass(l) ? m : 0);
+    }
     std::vector<double> kept(costs.size(), 0);  // of each kind, that backward finds gathered
     const std::vector<double> shares = kept_shares(l, costs, unit, static_cast<size_t>(chunks[p].units));
     for (size_t u = 0; u < shares.size(); ++u) kept[static_cast<size_t>(w.units[unit + u])] += shares[u];

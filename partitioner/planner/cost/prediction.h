@@ -16,14 +16,15 @@ namespace partita {
 // Seconds of the step by what they go to, on the stage that binds.
 struct Breakdown {
   double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, gathers = 0;
-  double bubble = 0, send = 0, gradients = 0, optimizer = 0, offload = 0, host = 0, stragglers = 0;
+  double bubble = 0, send = 0, tied = 0, gradients = 0, optimizer = 0, offload = 0, host = 0, stragglers = 0;
   double statistics = 0;  // sums over the batch
+  double overlap = 0;     // compute that takes longer beside what travels
   void add(const PassTimes& parts, double times);
   // What units wait for within their passes.
   double within_passes() const { return tensor + context + expert + statistics; }
 };
 // In the order in which equal ones are told.
-inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 14> kBreakdownNames = {
+inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 16> kBreakdownNames = {
     {{"compute", &Breakdown::compute},
      {"recompute", &Breakdown::recompute},
      {"tensor", &Breakdown::tensor},
@@ -32,8 +33,10 @@ inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 14
      {"gathers", &Breakdown::gathers},
      {"bubble", &Breakdown::bubble},
      {"send", &Breakdown::send},
+     {"tied", &Breakdown::tied},
      {"gradients", &Breakdown::gradients},
      {"statistics", &Breakdown::statistics},
+     {"overlap", &Breakdown::overlap},
      {"optimizer", &Breakdown::optimizer},
      {"offload", &Breakdown::offload},
      {"host", &Breakdown::host},

@@ -42,6 +42,16 @@ class ComputedAgain {
   std::array<double, kRecomputeModes> kept_{}, again_{};
 };
 
+// Of a sample's largest attention on a rank, 2 bytes a score.
+double score_bytes(const UnitWork& u, const Layout& l) {
+  double most = 0;
+  for (const AttentionWork& a : u.attention) {
+    const double heads = a.split ? padded_part(a.heads, static_cast<double>(l.tensor)) : a.heads;
+    most = std::max(most, 2 * heads * a.queries * a.keys);
+  }
+  return most;
+}
+
 }  // namespace
 
 double kept_bytes(const UnitWork& u, const Workload& w, const Layout& l, RecomputeMode mode) {
@@ -89,7 +99,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   if (w.sequence > 1) samples /= static_cast<double>(l.context);
   MemoryUse m;
   double frozen_bytes = 0, read_as_stored = 0, largest_unit = 0, largest_gathered = 0, gathered = 0, working = 0,
-         in_block = 0, message = 0;
+         in_block = 0, message = 0, scores = 0;
   ComputedAgain again;
   for (size_t k = 0; k < stage.counts.size(); ++k) {
     const double n = stage.counts[k];
@@ -113,6 +123,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     // A value and its gradient, which takes the logits' place; in a block beside what is computed again.
     const double largest = u.largest * samples * element / (u.largest_split ? tensor : 1) *
                            static_cast<double>(u.largest_rows ? l.expert : 1);
+    if (mixed && problem.options.flash) scores = std::max(scores, score_bytes(u, l) * samples);
     double& most = u.is_block() ? in_block : working;
     most = std::max(most, (u.is_block() ? 2 : 1) * largest);
   }
@@ -127,9 +138,9 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
   m.gradients = (sums ? kF32 * (p.stored(2) + tied) : 0) + remainder_bytes(problem, l, p);
   m.optimizer = host_moments ? 0 : w.optimizer_bytes * p.stored(1);
-  m.transient = working + largest_unit * element;
-  // What lives from one turn to the next has a place in each slot.
-  if (l.overlapped() > 1) m.transient += (in_flight - 1) * working;
+  m.transient = working + largest_unit * element + std::min(scores, device.attention_scratch_bytes);
+  // What lives from one turn to the next, of all that take turns.
+  m.transient += static_cast<double>(l.overlapped() - 1) * working;
   // What is computed with, and what waits for its turn.
   if (each_pass)
     m.transient += std::min(static_cast<double>(1 + l.prefetched()) * largest_gathered, gathered) * element *

@@ -75,7 +75,7 @@ std::vector<RecomputedBlocks> CostModel::recomputed(const Layout& whole, int64_t
   const std::vector<int64_t> numbers = block_numbers(w);
   const Layout l = whole.of_stage(s);
   const std::vector<UnitCost>& costs = unit_costs(group_of_stage(whole, s), l);
-  const double held = in_flight(problem_, whole, s), times = static_cast<double>(micro_batches(problem_, whole));
+  const double in_memory = held(whole, chunks, s), times = static_cast<double>(micro_batches(problem_, whole));
   const DeviceProfile& device = group_of_stage(whole, s).device;
   auto kept = [&](const UnitWork& u, RecomputeMode mode) {
     return problem_.own_programs ? kept_bytes(u, w, l, mode) : saved_bytes(u, problem_, device, l, mode);
@@ -89,7 +89,7 @@ std::vector<RecomputedBlocks> CostModel::recomputed(const Layout& whole, int64_t
       if (mode <= RecomputeMode::kNone) continue;
       RecomputedBlocks& to = by_mode[static_cast<size_t>(mode)];
       to.mode = mode, to.blocks.push_back(numbers[unit]);
-      to.bytes += held * (kept(w.kinds[kind], RecomputeMode::kNone) - kept(w.kinds[kind], mode));
+      to.bytes += in_memory * (kept(w.kinds[kind], RecomputeMode::kNone) - kept(w.kinds[kind], mode));
       to.seconds += times * again_seconds(costs[kind], mode);
     }
   }

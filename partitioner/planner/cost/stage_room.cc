@@ -13,7 +13,7 @@ CostModel::StageRoom::StageRoom(CostModel& model, const Layout& whole, const Lay
     : problem_(model.problem_),
       own_(own),
       device_(model.group_of_stage(whole, stage).device),
-      held_(in_flight(model.problem_, whole, stage)) {
+      held_(model.held(whole, model.chunk_units(whole), stage)) {
   const Workload& w = *problem_.workload;
   const std::vector<UnitCost>& costs = model.unit_costs(model.group_of_stage(whole, stage), own);
   each_.resize(w.kinds.size());
@@ -52,6 +52,31 @@ std::optional<double> CostModel::StageRoom::compute_again(StageUnits& units, dou
     return seconds;
   }
   return std::nullopt;
+}
+
+// Chunks of an interleaved stage that have more units than others have slots of their own (divide_slots), and its first
+// chunks, which are larger where units do not divide, are in flight longest: once `stages` groups of micro-batches have
+// gone through chunks [0, j] anew, and back through all behind the (chunks - 1 - j)-th, the first have twice as many in
+// flight.
+double CostModel::held(const Layout& l, const std::vector<StageUnits>& chunks, int64_t stage) const {
+  const double all = in_flight(problem_, l, stage);
+  if (l.interleave == 1 || l.schedule != PipelineSchedule::kInterleaved || !problem_.own_programs) return all;
+  const size_t n = static_cast<size_t>(l.interleave);
+  std::vector<int> units;
+  for (size_t c = 0; c < n; ++c)
+    units.push_back(chunks[c * static_cast<size_t>(l.pipeline) + static_cast<size_t>(stage)].units);
+  std::vector<int> sizes = units;
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  double held = 0, sum = 0;
+  std::vector<int> before(n + 1, 0);  // chunks of one size among the first
+  for (int size : sizes) {
+    for (size_t c = 0; c < n; ++c) before[c + 1] = before[c] + (units[c] == size);
+    int most = 0;
+    for (size_t j = 0; j < n; ++j) most = std::max(most, before[n - 1 - j] + before[j + 1]);
+    held += size * most, sum += size * before[n];
+  }
+  return sum > 0 ? std::min(static_cast<double>(micro_batches(problem_, l)), all * held / sum) : all;
 }
 
 }  // namespace partita

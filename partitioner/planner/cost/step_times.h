@@ -29,13 +29,14 @@ enum class TimeKind : uint8_t {
   kOptimizer,   // the update itself
   kFromHost,    // updated parameters
   kUpdated,     // gathered for all that share them
+  kTied,        // parameters that several stages read, sent to them, and their gradients sent back
   kSend,        // to a stage beside: what is waited for
   kStragglers,  // waited for
 };
 inline constexpr size_t kTimeKinds = static_cast<size_t>(TimeKind::kStragglers) + 1;
 inline constexpr std::array<std::string_view, kTimeKinds> kTimeKindNames = {
-    "relayout", "host",       "stash",  "gathers", "compute",   "recompute", "slowed",  "tensor", "context",
-    "expert",   "statistics", "reduce", "to_host", "optimizer", "from_host", "updated", "send",   "stragglers"};
+    "relayout",   "host",   "stash",   "gathers",   "compute",   "recompute", "slowed", "tensor", "context",   "expert",
+    "statistics", "reduce", "to_host", "optimizer", "from_host", "updated",   "tied",   "send",   "stragglers"};
 
 // Seconds.
 struct PassTimes {

@@ -155,6 +155,15 @@ void visit_traffic(const PlanTraffic& traffic, const TrafficFunction& visit) {
     }
   }
   const size_t stages = traffic.stages.size();
+  for (const PlanTraffic::Shared& s : traffic.shared) {
+    const size_t a = static_cast<size_t>(s.owner), b = static_cast<size_t>(s.reader);
+    const auto pairs = stage_pairs(traffic.stages[a].ranks, traffic.stages[b].ranks);
+    const double each = 1 / static_cast<double>(pairs.size());
+    for (auto [from, to] : pairs) {
+      visit(TrafficKind::kPipeline, first[a] + from, first[b] + to, s.parameters * each);
+      visit(TrafficKind::kPipeline, first[b] + to, first[a] + from, s.gradients * each);
+    }
+  }
   if (stages < 2) return;
   for (size_t part = 0; part + 1 < stages * static_cast<size_t>(traffic.chunks); ++part) {
     const size_t a = part % stages, b = (part + 1) % stages;

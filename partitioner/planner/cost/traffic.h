@@ -57,7 +57,14 @@ struct PlanTraffic {
     int64_t ranks = 1;
     std::vector<Transfer> transfers;
   };
+  // Of parameters that `owner` has and `reader` reads too: bytes from all ranks of the one to the other, and of their
+  // gradients back.
+  struct Shared {
+    int64_t owner = 0, reader = 0;
+    double parameters = 0, gradients = 0;
+  };
   std::vector<Stage> stages;
+  std::vector<Shared> shared;
   int64_t micro_batches = 1, chunks = 1;
   double boundary_bytes = 0;  // of one micro-batch, from all ranks of a stage to the next, and of its gradient back
 

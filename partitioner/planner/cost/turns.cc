@@ -7,7 +7,6 @@
 namespace partita {
 namespace {
 
-constexpr int64_t kInTurns = 2;       // more hide hardly more, and all of them lie in memory
 constexpr double kWorthTurns = 5e-3;  // of the step
 constexpr double kLeastOfTwo = 0.5;   // of what two things take one after the other, that they take side by side
 
@@ -19,7 +18,7 @@ int64_t CostModel::overlapped(const Layout& l) const {
              : 1;
 }
 
-// Not in a pipeline, where every slot of a stage has room for what lives from one turn to the next.
+// In a pipeline the search has such layouts beside the others: their fastest divide the work in another way.
 std::optional<Layout> CostModel::taking_turns(const Layout& l) {
   Layout in_turns = l;
   in_turns.overlap_micro_batches = kInTurns;
@@ -31,16 +30,17 @@ std::optional<Layout> CostModel::taking_turns(const Layout& l) {
   return in_turns;
 }
 
-// A unit takes at least what it computes, and what it sends.
+// Of what a unit computes and sends, the shorter is hidden at best, but for what it slows the other.
 double CostModel::least_in_turns(const Layout& l) {
   const int64_t most = l.overlap_micro_batches.value_or(l.pipeline > 1 ? 1 : kInTurns);
   if (!problem_.own_programs || most == 1 || micro_batches(problem_, l) < 2) return 1;
   if (problem_.cluster->groups.size() > 1 || !l.stages.empty()) return kLeastOfTwo;
+  const double hides = 1 - std::min(1., slowdown(problem_.cluster->groups[0]));
   double least = 1;
   for (const UnitCost& c : unit_costs(problem_.cluster->groups[0], l)) {
     const double all = seconds(c, l), computed = c.forward + c.input_gradient + c.weight_gradient;
     const double sent = all - computed - again_seconds(c, l.recompute);
-    if (all > 0) least = std::min(least, std::max(all - sent, sent) / all);
+    if (all > 0) least = std::min(least, 1 - hides * std::min(all - sent, sent) / all);
   }
   return least;
 }

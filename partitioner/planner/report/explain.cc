@@ -251,6 +251,11 @@ std::string choices(const Plan& plan) {
   if (data > 1)
     text += fmt::format("  data {0}: {0} replicas share the batch; summing gradients ({1}) costs {2:.1f} %\n", data,
                         p.gradient_collective, percent(b.gradients));
+  for (const PlanTraffic::Shared& s : plan.shared)
+    text +=
+        fmt::format("  tied parameters: stage {} sends stage {} what both read, {} a step, and gets {} of gradients\n",
+                    s.owner, s.reader, gb(s.parameters), gb(s.gradients));
+  if (!plan.shared.empty()) text += fmt::format("    back; waiting for both costs {:.1f} %\n", percent(b.tied));
   if (axis("context") > 1)
     text += fmt::format(
         "  context {0}: each device has 1/{0} of every sample's positions; attention's exchanges cost {1:.1f} %\n",

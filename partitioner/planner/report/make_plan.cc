@@ -118,6 +118,7 @@ Plan make_plan(const Problem& problem, CostModel& model, const SearchResult& res
             .predicted = predicted(problem, chosen.prediction),
             .search = {result.considered, result.bounded, result.unfit, result.allocated, result.gap},
             .boundary_bytes = traffic.boundary_bytes,
+            .shared = traffic.shared,
             .after_update = times.after};
   for (const Candidate& c : result.others) plan.candidates.push_back(other_layout(c, &chosen));
   plan.nodes.emplace();

@@ -107,6 +107,7 @@ struct Plan {
   std::vector<Compared> compared;
   // What simulate replays beside the times of chunks.
   std::optional<double> boundary_bytes;  // of one micro-batch, from all ranks of a stage to the next
+  std::vector<PlanTraffic::Shared> shared;
   std::optional<PassTimes> after_update;
   std::optional<std::vector<Nodes>> nodes;
 

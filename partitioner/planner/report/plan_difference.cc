@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 
 // Each value under the path of its keys.
 Json flat(Plan plan) {
-  plan.boundary_bytes.reset(), plan.after_update.reset();
+  plan.boundary_bytes.reset(), plan.after_update.reset(), plan.shared.clear();
   for (Plan::Stage& stage : plan.stages) {
     stage.update.reset(), stage.traffic.reset();
     for (Plan::Chunk& chunk : stage.chunks) chunk.by_kind.reset();

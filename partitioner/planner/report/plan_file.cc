@@ -101,6 +101,12 @@ void fields(auto& io, Is<Transfer> auto& t) {
   io("members", t.members, count), io("levels", t.levels, count), io("bytes", t.bytes);
 }
 
+void fields(auto& io, Is<PlanTraffic::Shared> auto& s) {
+  const Rule stage{.high = kMostRanks};
+  io("owner", s.owner, stage), io("reader", s.reader, stage);
+  io("parameters", s.parameters), io("gradients", s.gradients);
+}
+
 void fields(auto& io, Is<Plan::Chunk> auto& c) {
   io("first_unit", c.first_unit), io("units", c.units), io("forward_seconds", c.times.forward);
   io("backward_seconds", c.times.backward), io("weight_seconds", c.times.weight), io("parts", c.by_kind);
@@ -162,6 +168,7 @@ void fields(auto& io, Is<Plan> auto& p) {
   io("send_waited_seconds", p.send_waited_seconds, kLate), io("stages", p.stages, {.least = 1});
   io("units", p.units, kLate), io("predicted", p.predicted), io("search", p.search);
   io("candidates", p.candidates), io("compared", p.compared, kSaid), io("boundary_bytes", p.boundary_bytes);
+  io("shared", p.shared, kSaid);
   io("after_update", p.after_update), io("nodes", p.nodes);
 }
 

@@ -85,6 +85,11 @@ absl::StatusOr<PlannedStep> planned_step(const Plan& plan) {
   out.traffic.chunks = static_cast<int64_t>(out.simulation.chunks[0].size());
   if (!plan.boundary_bytes) return lacks("a number", "boundary_bytes");
   out.traffic.boundary_bytes = *plan.boundary_bytes;
+  for (const PlanTraffic::Shared& s : plan.shared) {
+    const auto stages = static_cast<int64_t>(plan.stages.size());
+    if (s.owner >= stages || s.reader >= stages) return refuse(cat("shared: expected stages below ", stages));
+  }
+  out.traffic.shared = plan.shared;
   const std::vector<LengthTime>& lengths = plan.predicted.lengths;  // stages are those of the largest
   out.predicted_seconds = lengths.empty() ? plan.predicted.step_seconds : lengths.back().step_seconds;
   for (size_t s = 0; s < plan.stages.size(); ++s) {

@@ -13,7 +13,7 @@ std::string_view stream_name(Stream stream) {
                                                              "batch statistics",
                                                              "parameter gathers, gradient scatters",
                                                              "gradient sums, updated parameters",
-                                                             "gathers between stages that differ",
+                                                             "gathers and tied parameters between stages",
                                                              "update",
                                                              "host copies",
                                                              "host",
@@ -37,6 +37,7 @@ Stream stream_of(TimeKind part) {
     case TimeKind::kUpdated:
       return Stream::kReduce;
     case TimeKind::kRelayout:
+    case TimeKind::kTied:
       return Stream::kRelayout;
     case TimeKind::kOptimizer:
       return Stream::kUpdate;

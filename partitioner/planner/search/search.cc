@@ -1,6 +1,6 @@
 // Layouts share everything but ZeRO stage, offload, schedule and interleaving in groups; a group's lower bound is its
-// compute and tensor communication without bubbles, gathers and updates. Groups are looked at by ascending bound, so
-// the search ends where the bound passes the best time found. The best few are replayed by the simulator.
+// compute and tensor communication without bubbles, gathers and updates. Groups are looked at by ascending bound, up to
+// where it passes the best time found. The best few are replayed by the simulator.
 #include "partitioner/planner/search/search.h"
 
 #include <algorithm>
@@ -26,8 +26,7 @@ constexpr size_t kReplayed = 8;
 // Where stages differ: chunks of each, and cuts that are balanced and layouts that are priced.
 constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
 constexpr double kNever = 1e300;
-// Programs that compute blocks again fill their devices: one that is a little more over than another was must not be
-// allocated in vain.
+// Programs that compute blocks again fill their devices: one a little more over than another is not allocated in vain.
 constexpr double kMoreThanRefused = 1.1;
 // Of the room, by which a layout may be over by the count for the compiler to be asked all the same.
 constexpr double kCountError = 0.05;
@@ -143,6 +142,7 @@ class Search {
             l.stages = space_.stages, l.cut_names = space_.cut_names;
             l.recompute_blocks = space_.recompute_blocks, l.overlap_micro_batches = space_.overlap_micro_batches;
             add_groups(l);
+            if (take_turns(problem_, space_, l)) add_groups(l);
           }
   }
 
@@ -171,10 +171,7 @@ class Search {
   void look_at(const Group& group) {
     Layout l = group.layout;
     const bool shares = any_stage(l, [](const Layout& s) { return s.data * s.expert * s.context > 1; });
-    if (searched(l) && !may_fit(l)) {
-      ++out_.unfit;
-      return;
-    }
+    if (searched(l) && !may_fit(l)) return void(++out_.unfit);
     for (PipelineSchedule schedule : space_.schedule) {
       bool interleaved = schedule == PipelineSchedule::kInterleaved;
       if (l.pipeline == 1 && schedule != space_.schedule.front()) continue;
@@ -184,7 +181,8 @@ class Search {
       for (int64_t depth : depths) {
         l.schedule = schedule, l.interleave = depth;
         if (searched(l) && depth > kMostInterleaveApart && depths.size() > 1) break;
-        if (searched(l) && space_.cuts.empty() && (++effort_, model_.balanced_bound(l) >= fastest_)) continue;
+        if (l.pipeline > 1 && space_.cuts.empty() && (++effort_, model_.cuts_bound(l, searched(l)) >= fastest_))
+          continue;
         std::string why = invalid(problem_, l);
         if (why.empty()) why = space_.other_parts(l);
         if (!why.empty()) {
@@ -391,7 +389,7 @@ class Search {
     for (const auto& [key, c] : unfit_) {
       if (!families.contains(key)) unfit.push_back(c);
     }
-    std::sort(unfit.begin(), unfit.end(), [](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
+    std::ranges::sort(unfit, {}, [](const Candidate& c) { return order(c); });
     for (size_t k = 0; k < unfit.size() && out_.others.size() < options_.keep; ++k) out_.others.push_back(unfit[k]);
     for (size_t k = fit.size(); k < out_.others.size() && k < kReplayed; ++k)
       out_.others[k].prediction = model_.predict(out_.others[k].layout, true);

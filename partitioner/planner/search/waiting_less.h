@@ -13,4 +13,9 @@ namespace partita {
 // `space` leaves open of that. None where even without any such waits a step would take `fastest` seconds or more.
 std::vector<Layout> waiting_less(CostModel& model, const Space& space, const Candidate& candidate, double fastest);
 
+// Has micro-batches of a pipeline take turns, where they may wait less within their passes and `space` leaves it open.
+// Such layouts stand beside those without, as their fastest divide the work in another way: each is looked at twice,
+// which models of very many units are left without. False: the layout stays as it is.
+bool take_turns(const Problem& problem, const Space& space, Layout& layout);
+
 }  // namespace partita

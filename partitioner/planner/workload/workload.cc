@@ -77,12 +77,32 @@ class Analysis {
     }
     if (out_.sequence > 1) out_.tokens = out_.sequence;
     std::map<uint64_t, int> kinds;
+    std::map<ValueId, std::vector<size_t>> readers;  // of parameters: units of the graph
+    std::vector<int> place(units_.units.size(), 0);
     for (size_t u = 0; u < units_.units.size(); ++u) {
       if (units_.units[u].nodes.empty() && units_.units[u].parameters.empty()) continue;
       auto [at, fresh] = kinds.try_emplace(structure(u), static_cast<int>(out_.kinds.size()));
       if (fresh) out_.kinds.push_back(measure(u));
       name_places(u, static_cast<int>(out_.units.size()));
+      place[u] = static_cast<int>(out_.units.size());
+      for (ValueId p : std::set<ValueId>(units_.units[u].read.begin(), units_.units[u].read.end())) {
+        if (value(p).parameter) readers[p].push_back(u);
+      }
       out_.units.push_back(at->second);
+    }
+    count_shared(readers, place);
+  }
+
+  void count_shared(const std::map<ValueId, std::vector<size_t>>& readers, const std::vector<int>& place) {
+    std::map<std::vector<size_t>, std::vector<ValueId>> by_units;
+    for (const auto& [p, units] : readers) {
+      if (units.size() > 1) by_units[units].push_back(p);
+    }
+    for (const auto& [units, parameters] : by_units) {
+      SharedParameters& shared = out_.shared.emplace_back();
+      for (size_t u : units) shared.units.push_back(place[u]);
+      const UnitSplit split(g_, units_, units.back(), tensor_split_);
+      for (ValueId p : parameters) shared.elements[split.divides(p) ? 0 : 1] += value_elements(p);
     }
   }
 

@@ -102,9 +102,16 @@ struct UnitPlace {
   std::vector<std::string> names;  // its ONNX node's, then those of the parameters that it reads
 };
 
+// Trained parameters that several units read: the first of them has them, a stage with another one gets them.
+struct SharedParameters {
+  std::vector<int> units;  // in order, places in Workload::units
+  TensorParts elements = {0, 0};
+};
+
 struct Workload {
   std::vector<UnitWork> kinds;
-  std::vector<int> units;         // in order, indices into kinds
+  std::vector<int> units;  // in order, indices into kinds
+  std::vector<SharedParameters> shared;
   std::vector<UnitPlace> places;  // in order
   double samples = 1;             // of one run of the graph
   // Samples that each run takes, where the file, or the group that shares experts' capacity, has fixed them; 0: any.

@@ -1,5 +1,6 @@
 // Numbers of 16 bits as fp8 with a scale for each block of 128, or 128 x 128, as products of Hopper take them
-// (runtime/cuda/cuda_fp8.cc). A block of threads has 128 x 128 numbers, each of which is read once and written once.
+// (runtime/cuda/cuda_fp8.cc). A block of threads has 128 x 128 numbers, each of which is read once and written once, or
+// twice: as rows and as columns.
 #include "runtime/cuda/kernels/device.h"
 #include "runtime/cuda/kernels/element.h"
 #include "runtime/cuda/kernels/warp.h"
@@ -135,12 +136,41 @@ __device__ void quantize_rows(const DeviceBf16* x, uint8_t* y, float* scales, in
   }
 }
 
+// What a matrix becomes whose numbers are read once for both forms: y and its scales as of quantize_rows().
+struct AsRows {
+  uint8_t* y;
+  float* scales;
+};
+
+// This thread's numbers as rows, four of them from row `first` on and eight columns from each of `begin` and `begin` +
+// 64 on. `tile`: of the whole tile; else each row has a scale of its own.
+template <typename F>
+__device__ void write_rows(const AsRows& to, const Eight (&v)[2][4], int64_t rows, int64_t columns, int64_t first,
+                           int64_t begin, const BlockScale* tile) {
+  UNROLL for (int i = 0; i < 4; ++i) {
+    uint32_t most = 0;
+    UNROLL for (int h = 0; h < 2; ++h) {
+      UNROLL for (int k = 0; k < 8; ++k) most = greater(most, v[h][i].size(k));
+    }
+    const BlockScale s = tile != nullptr ? *tile : block_scale<F>(greatest_of_lanes(most, 1, 8));
+    const float f = s.inverse;
+    UNROLL for (int h = 0; h < 2; ++h) {
+      const Eight& x = v[h][i];
+      uint2 bytes;
+      bytes.x = four_of<F>(x[0] * f, x[1] * f, x[2] * f, x[3] * f);
+      bytes.y = four_of<F>(x[4] * f, x[5] * f, x[6] * f, x[7] * f);
+      *reinterpret_cast<uint2*>(to.y + (first + i) * columns + begin + h * 64) = bytes;
+    }
+    if (tile == nullptr && threadIdx.x % 8 == 0) to.scales[begin / 128 * rows + first + i] = s.scale;
+  }
+}
+
 // y [columns, rows] of x, and of each 128 numbers of a column a scale [rows / 128, columns]; or of each tile one,
 // [columns / 128, padded(rows / 128)]. Columns go through shared memory, four rows a word, a word more than a column has
-// from one to the next.
+// from one to the next. `as_rows`: the other form as well, of whole tiles.
 template <typename F>
 __device__ void quantize_columns(const DeviceBf16* x, uint8_t* y, float* scales, int64_t rows, int64_t columns,
-                                 int tiles) {
+                                 int tiles, const AsRows* as_rows) {
   constexpr int kWords = 128 / 4, kStride = kWords + 1;
   __shared__ uint32_t turned[128 * kStride];
   __shared__ uint32_t of_warps[kWarps][128];
@@ -177,12 +207,17 @@ __device__ void quantize_columns(const DeviceBf16* x, uint8_t* y, float* scales,
     }
   }
   __syncthreads();
+  const int64_t first = block * 128 + four * 4;
   if (tiles != 0) {
     const uint32_t most = greater(greater(turned[0], turned[1]), greater(turned[2], turned[3]));
     const BlockScale s = block_scale<F>(most);
     if (thread < 128) inverses[thread] = s.inverse;
     if (thread == 0) write_tile_scale(scales, begin / 128, block, rows / 128, s.scale);
+    if (thread == 0 && as_rows != nullptr) write_tile_scale(as_rows->scales, block, begin / 128, across, s.scale);
+    if (as_rows != nullptr) write_rows<F>(*as_rows, v, rows, columns, first, begin + vector * 8, &s);
     __syncthreads();
+  } else if (as_rows != nullptr) {
+    write_rows<F>(*as_rows, v, rows, columns, first, begin + vector * 8, nullptr);
   }
   UNROLL for (int h = 0; h < 2; ++h) {
     UNROLL for (int k = 0; k < 8; ++k) {
@@ -207,7 +242,13 @@ __device__ void quantize_columns(const DeviceBf16* x, uint8_t* y, float* scales,
   }                                                                                                                    \
   KERNEL void __launch_bounds__(kThreads) quantize_columns_##NAME(const DeviceBf16* x, uint8_t* y, float* scales,      \
                                                                   int64_t rows, int64_t columns, int tiles) {          \
-    quantize_columns<F>(x, y, scales, rows, columns, tiles);                                                           \
+    quantize_columns<F>(x, y, scales, rows, columns, tiles, nullptr);                                                  \
+  }                                                                                                                    \
+  KERNEL void __launch_bounds__(kThreads) quantize_both_##NAME(const DeviceBf16* x, uint8_t* y, float* scales,         \
+                                                               uint8_t* turned, float* turned_scales, int64_t rows,    \
+                                                               int64_t columns, int tiles) {                           \
+    const AsRows as_rows{y, scales};                                                                                   \
+    quantize_columns<F>(x, turned, turned_scales, rows, columns, tiles, &as_rows);                                     \
   }
 PARTITA_QUANTIZE(E4M3, e4m3)
 PARTITA_QUANTIZE(E5M2, e5m2)

@@ -138,6 +138,28 @@ forward kernel (reduce_sum) rows [96] columns [2]: f32 f32 -> f32 f32
 )");
 }
 
+// Both halves of a head are made of both, which are read once.
+TEST(Nests_Rotary, IsOneNest) {
+  Builder b;
+  const ValueId cos = b.input("cos", {DType::kF32, {1, 1, 16, 4}}), sin = b.input("sin", {DType::kF32, {1, 1, 16, 4}});
+  b.output("y", b.emit("rotary", {b.input("x", {DType::kF32, {2, 3, 16, 8}}), cos, sin}));
+  EXPECT_EQ(nests(b.graph()), R"(forward kernel (concat) rows [6 16] columns [4]: f32 f32 f32 -> f32 f32
+  96 rows a unit
+  %0 = load 0 [128 8 1]
+  %1 = load 1 [0 4 1]
+  %2 = mul %0 %1
+  %3 = load 0 [128 8 1] + 4
+  %4 = load 2 [0 4 1]
+  %5 = mul %3 %4
+  %6 = sub %2 %5
+  %7 = mul %3 %1
+  %8 = mul %0 %4
+  %9 = add %7 %8
+  store 3 [128 8 1] = %6
+  store 4 [128 8 1] + 4 = %9
+)");
+}
+
 TEST(Nests_BiasGradient, AloneSumsAlongColumnsOfLanes) {
   Builder b;
   b.output("y", b.reduce_sum(b.input("x", {DType::kF32, {2, 128, 96}}), {0, 1}, false));

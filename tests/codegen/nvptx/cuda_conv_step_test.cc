@@ -119,6 +119,28 @@ TEST(CudaConvStep_ChannelsLast, IsThatOfTheReference) {
   }
 }
 
+// This cuDNN has no graph API, which 16 bits with channels last are asked of.
+TEST(CudaConvStep_ChannelsLast, MetricsTellByWhichInterface) {
+  runtime::Program program;
+  program.target = "cuda:sm_90";
+  auto device = open_cuda_on_host(program, 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  const Case& c = kCases[2];
+  std::map<std::string, double> read;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Use use = use_of(c);
+    use.params["channels_last"] = int64_t{1};
+    const std::vector<Tensor> inputs = {Tensor::zeros({dtype, channels_last(c.x)}),
+                                        Tensor::zeros({dtype, channels_last(c.weight)})};
+    const runtime::Step step = step_of("conv", use, inputs, {dtype, {2, 3, 4, 4}});
+    ASSERT_TRUE((*device)->prepare(program, step).ok()) << (*device)->prepare(program, step).status();
+  }
+  ASSERT_TRUE((*device)->allocate_scratch().ok());
+  for (const auto& [name, value] : (*device)->readings()) read[name] = value;
+  EXPECT_EQ(read.at("gpu_convolutions_graph"), 0);
+  EXPECT_EQ(read.at("gpu_convolutions_older"), 1);
+}
+
 TEST(CudaPoolStep_ChannelsLast, IsThatOfTheReference) {
   Use use;
   use.set("kernel", Shape{3, 2});

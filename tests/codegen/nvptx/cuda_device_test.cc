@@ -1,9 +1,12 @@
 // The CUDA module's device by itself, on a CUDA runtime that is this machine.
 #ifdef PARTITA_STAND_INS
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <future>
+#include <thread>
 
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/device/gpu_monitor.h"
@@ -66,6 +69,85 @@ TEST(CudaDevice_LargeWrite, ArrivesWhole) {
   ASSERT_TRUE(device->write(*memory, sent).ok());
   ASSERT_TRUE(device->read(found, *memory).ok());
   EXPECT_TRUE(found == sent);
+}
+
+// So many bytes take all of the pages that a write goes through: one that waited for the queue would wait for ever.
+constexpr size_t kAllPieces = 8 << 20;
+
+std::vector<std::span<const std::byte>> parts_of(const Bytes& bytes) {
+  const std::span<const std::byte> all = bytes;
+  return {all.first(1000), all.subspan(1000)};
+}
+bool has_room(CudaDevice& device, const Bytes& bytes) {
+  std::vector<int64_t> sizes;
+  for (auto part : parts_of(bytes)) sizes.push_back(static_cast<int64_t>(part.size()));
+  auto room = device.reserve_uploads(sizes);
+  EXPECT_TRUE(room.ok()) << room.status();
+  return room.ok() && *room;
+}
+
+TEST(CudaDevice_Upload, TravelsBesideTheQueue) {
+  auto device = opened();
+  const Bytes first = filled(kAllPieces, 1), second = filled(kAllPieces, 2);
+  ASSERT_TRUE(has_room(*device, first));
+  auto memory = device->allocate(kAllPieces);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  Gate gate(*device);
+  auto one = device->upload(parts_of(first)), two = device->upload(parts_of(second));
+  ASSERT_TRUE(one.ok() && two.ok());
+  EXPECT_LT(*one, *two);
+  EXPECT_EQ(device->uploaded(), *two);
+  gate.open();
+  std::byte* const to[] = {*memory, *memory + 1000};
+  ASSERT_TRUE(device->copy_uploaded(to).ok());
+  Bytes found(kAllPieces);
+  ASSERT_TRUE(device->read(found, *memory).ok());
+  EXPECT_TRUE(found == second);
+}
+
+// Copies wait for the upload that they are of, and the next upload for them.
+TEST(CudaDevice_Upload, WaitsForTheCopiesOfTheOneBefore) {
+  constexpr size_t kBytes = 5000;
+  stand_in::slow_down_copies(std::chrono::milliseconds(20));
+  auto device = opened();
+  ASSERT_TRUE(has_room(*device, Bytes(kBytes)));
+  auto memory = device->allocate(3 * kBytes);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  Gate gate(*device);
+  Bytes all;
+  for (int k = 0; k < 3; ++k) {
+    Bytes part = filled(kBytes, k + 1);
+    ASSERT_TRUE(device->upload(parts_of(part)).ok());
+    all.insert(all.end(), part.begin(), part.end());
+    std::fill(part.begin(), part.end(), std::byte{0x77});
+    std::byte* const at = *memory + static_cast<size_t>(k) * kBytes;
+    std::byte* const to[] = {at, at + 1000};
+    ASSERT_TRUE(device->copy_uploaded(to).ok());
+    if (k == 1) std::this_thread::sleep_for(std::chrono::milliseconds(60));  // the second could be there by now
+    if (k == 1) gate.open();
+  }
+  Bytes found(all.size());
+  ASSERT_TRUE(device->read(found, *memory).ok());
+  stand_in::slow_down_copies({});
+  EXPECT_EQ(found, all);
+}
+
+// Memory for it grows, and what went up before is gone then; where there is little left, it stays as it is.
+TEST(CudaDevice_Upload, HasTheRoomThatTheDeviceCanSpare) {
+  auto device = opened();
+  ASSERT_TRUE(has_room(*device, Bytes(5000)));
+  ASSERT_TRUE(device->upload(parts_of(Bytes(5000))).ok());
+  const int64_t number = device->uploaded();
+  ASSERT_TRUE(has_room(*device, Bytes(4000)));
+  EXPECT_EQ(device->uploaded(), number);
+  ASSERT_TRUE(has_room(*device, Bytes(6000)));
+  EXPECT_GT(device->uploaded(), number);
+  EXPECT_THAT(device->readings(), testing::Contains(testing::Pair("gpu_upload_bytes", 1024 + 5120)));
+  stand_in::limit_memory(size_t{256} << 20);
+  EXPECT_FALSE(has_room(*device, Bytes(100'000)));
+  EXPECT_TRUE(has_room(*device, Bytes(6000)));
+  EXPECT_FALSE(has_room(*opened(), Bytes(5000)));
+  stand_in::limit_memory();
 }
 
 // A copy up needs no copy down to be done, and the other way round; each is waited for by itself.

@@ -65,9 +65,10 @@ std::vector<std::string> ops_in_fp8(const Graph& graph) {
 }
 
 TEST(Fp8Products_Layer, AreFoundAndRoundingsGo) {
-  EXPECT_THAT(ops_in_fp8(layer()), testing::UnorderedElementsAre("cast", "quantize_fp8", "quantize_fp8", "quantize_fp8",
-                                                                 "quantize_fp8", "quantize_fp8", "quantize_fp8",
-                                                                 "multiply_fp8", "multiply_fp8", "multiply_fp8"));
+  // The weight, and what the layer's result gives back, are read once for two products each.
+  EXPECT_THAT(ops_in_fp8(layer()),
+              testing::UnorderedElementsAre("cast", "quantize_fp8", "quantize_fp8", "quantize_fp8", "quantize_fp8",
+                                            "multiply_fp8", "multiply_fp8", "multiply_fp8"));
 }
 
 TEST(Fp8Products_OtherForms, StayAsTheyAre) {
@@ -170,7 +171,7 @@ TEST(Fp8Products_AnyChange, IsRefused) {
           if (auto* text = std::get_if<std::string>(&x.params[param])) *text = *text == "e4m3" ? "e5m2" : "e4m3";
         });
       }
-      for (const char* param : {"tiles", "transpose", "tiles_a", "tiles_b", "block"}) {
+      for (const char* param : {"tiles", "transpose", "both", "tiles_a", "tiles_b", "block"}) {
         if (s->params.contains(param)) continue;
         refuse(*s, cat(param, " more"), [&](Step& x, Claim&) { x.params[param] = int64_t{1}; });
       }
@@ -275,6 +276,26 @@ TEST(CudaQuantizeFp8, GivesTheRoundingWithItsScales) {
                     << column << "]: found " << found << ", expected " << wanted << " for "
                     << x.f[static_cast<size_t>(k)];
       ++faults;
+    }
+  }
+}
+
+// Whole tiles read once: each form has the bits that it has alone.
+TEST(CudaQuantizeFp8, GivesBothFormsAtOnce) {
+  for (const bool tiles : {false, true}) {
+    for (const char* format : {"e4m3", "e5m2"}) {
+      const Form rows{{256, 384}, format, tiles, false}, columns{{256, 384}, format, tiles, true};
+      const Tensor x = numbers(rows.shape, 7);
+      Step step{.kind = runtime::StepKind::kLibrary, .name = "quantize_fp8"};
+      const TensorType types[] = {{DType::kU8, {rows.quantized().bytes()}},
+                                  {DType::kU8, {columns.quantized().bytes()}}};
+      step.operands = {operand(x.type), operand(types[0]), operand(types[1])};
+      step.inputs = 1;
+      step.params = {{"format", std::string(format)}, {"both", int64_t{1}}};
+      if (tiles) step.params["tiles"] = int64_t{1};
+      const std::vector<Tensor> found = run_step_on_cuda(step, {x}, Tensor::zeros(types[0]));
+      EXPECT_EQ(found[0].i, quantized(rows, x).i) << format << tiles;
+      EXPECT_EQ(found[1].i, quantized(columns, x).i) << format << tiles;
     }
   }
 }

@@ -56,6 +56,27 @@ TEST(Rematerialize_Activation, StaysWhereItIsSmall) {
   EXPECT_EQ(count(rematerialize(layer(16, true)).graph, "tanh", Segment::kBackward), 0);
 }
 
+// What is made again and the gradient of the same value are one sweep: the activation, its gradient and its sum of rows
+// in backward, the activation in forward.
+TEST(Rematerialize_Activation, IsMadeBesideItsGradient) {
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {512, 64}}), g = b.input("g", {DType::kF32, {512, 64}}),
+          w = b.state({.name = "w", .kind = StateKind::kFrozen}, {DType::kF32, {64, 256}}),
+          v = b.state({.name = "v", .kind = StateKind::kFrozen}, {DType::kF32, {256, 64}});
+  ValueId u = b.matmul(x, w), h = b.emit("gelu", {u});
+  b.output("y", b.matmul(h, v));
+  b.context().segment = Segment::kBackward;
+  ValueId dh = b.matmul(g, v, false, true);
+  b.output("dv", b.matmul(h, g, true, false));
+  ValueId du = b.emit("gelu_grad", {dh, u});
+  b.output("du", du);
+  b.output("sums", b.reduce_sum(du, {0}, false));
+  const Graph graph = std::move(b).finish();
+  ASSERT_EQ(count(rematerialize(graph).graph, "gelu", Segment::kBackward), 1);
+  // The last one adds up what the units of the sweep leave of the sums.
+  EXPECT_EQ(compare_with_reference(graph), 3);
+}
+
 // Several layers: the arena holds one activation a layer less.
 TEST(Rematerialize_Layers, NeedLessMemory) {
   constexpr int kLayers = 6;

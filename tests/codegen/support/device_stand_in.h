@@ -18,7 +18,7 @@
 
 namespace partita {
 
-class DeviceStandIn final : public runtime::Device {
+class DeviceStandIn : public runtime::Device {
  public:
   // `kernels` outlives it.
   explicit DeviceStandIn(const PtxKernels& kernels) : kernels_(kernels) {}
@@ -63,6 +63,19 @@ class DeviceStandIn final : public runtime::Device {
     PARTITA_CHECK(to.empty() || is_in(device_, from), "read outside the device");
     run_until(queued());
     std::copy_n(from, to.size(), to.begin());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> reserve_uploads(std::span<const int64_t>) override { return true; }
+  // There when a copy asks for it.
+  absl::StatusOr<int64_t> upload(std::span<const std::span<const std::byte>> parts) override {
+    uploaded_.clear();
+    for (auto part : parts) uploaded_.emplace_back(part.begin(), part.end());
+    return ++uploads_;
+  }
+  int64_t uploaded() const override { return uploads_; }
+  absl::Status copy_uploaded(std::span<std::byte* const> to) override {
+    PARTITA_CHECK(to.size() == uploaded_.size(), "as many addresses as parts");
+    for (size_t k = 0; k < to.size(); ++k) PARTITA_RETURN_IF_ERROR(write(to[k], uploaded_[k]));
     return absl::OkStatus();
   }
   absl::StatusOr<int64_t> mark() override { return queued(); }
@@ -168,6 +181,8 @@ class DeviceStandIn final : public runtime::Device {
   Blocks device_, host_;
   std::deque<std::function<void()>> queue_;
   std::vector<std::chrono::steady_clock::time_point> stamps_;
+  std::vector<std::vector<std::byte>> uploaded_;
+  int64_t uploads_ = 0;
   int64_t done_ = 0;
 };
 

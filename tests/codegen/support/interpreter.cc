@@ -108,10 +108,10 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
     case runtime::StepKind::kLibrary: {
       const OpDef* op = find_op(step.name);
       Attrs attrs;
-      const bool product = step.name == "matmul", views = step.params.contains("sizes"),
-                 last = step.params.contains("channels_last");
+      const bool product = step.name == "matmul", adds = step.name == "gather_grad" && step.inputs == 3,
+                 views = step.params.contains("sizes"), last = step.params.contains("channels_last");
       for (const auto& [name, value] : step.params) {
-        if (!product && !views && name != "channels_last")
+        if (!product && !views && name != "channels_last" && name != "epilogue")
           std::visit([&, n = name](const auto& v) { attrs.set(n, v); }, value);
       }
       std::vector<Tensor> in;
@@ -121,7 +121,8 @@ void Interpreter::run_step(const runtime::Step& step, int parts) {
       for (int k = 0; k < step.inputs; ++k) pointers.push_back(buffers[k] == nullptr ? nullptr : &in[k]);
       auto out = product ? evaluate_product(step, in, read(step.operands[static_cast<size_t>(step.inputs)]))
                  : views ? evaluate_attention(step, pointers)
-                         : evaluate_op(*op, attrs, pointers);
+                         : evaluate_op(*op, attrs, std::span(pointers).first(adds ? 2 : pointers.size()));
+      for (size_t k = 0; adds && k < in[2].f.size(); ++k) out[0].f[k] += in[2].f[k];
       for (Tensor& t : out) t = last ? transposed(t, {0, 2, 3, 1}) : std::move(t);
       for (size_t k = 0; k < out.size(); ++k) write(step.operands[step.inputs + k], out[k]);
       return;

@@ -114,5 +114,31 @@ TEST(PipelineSchedule_Slots, AreDividedByWhatChunksLeave) {
   EXPECT_EQ(order, shared);
 }
 
+// The last group may have fewer; classes of chunks keep groups whole.
+TEST(PipelineSchedule_Turns, GroupsHaveSlotsSideBySide) {
+  const int64_t p = 4, v = 2;
+  for (const int64_t group : {2, 3}) {
+    for (const int64_t m : {4 * p * group, 4 * p * group - 1}) {
+      for (int64_t s = 0; s < p; ++s) {
+        const int64_t groups = (m + group - 1) / group;
+        std::vector<StageStep> order =
+            take_turns(stage_order(PipelineSchedule::kInterleaved, p, s, v, groups), group, 3, m);
+        for (const std::vector<int64_t>& bytes : {std::vector<int64_t>{64, 64}, {64, 640}}) {
+          divide_slots(order, bytes, group);
+          std::map<int64_t, std::pair<int, int64_t>> held;
+          std::map<std::pair<int, int64_t>, int> left;  // steps that are still to come
+          for (const StageStep& x : order) ++left[{x.chunk, x.micro_batch}];
+          for (const StageStep& x : order) {
+            EXPECT_EQ(x.slot % group, x.micro_batch % group);
+            const std::pair key{x.chunk, x.micro_batch};
+            EXPECT_EQ(held.try_emplace(x.slot, key).first->second, key) << "slot " << x.slot;
+            if (--left[key] == 0) held.erase(x.slot);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace partita

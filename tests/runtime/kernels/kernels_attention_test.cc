@@ -1,7 +1,9 @@
 #include <bit>
 #include <limits>
+#include <set>
 
 #include "gmock/gmock.h"
+#include "runtime/kernels/attention.h"
 #include "runtime/kernels/tile_ops.h"
 #include "tests/runtime/support/kernel_harness.h"
 #include "tests/support/test_options.h"
@@ -270,6 +272,48 @@ TEST(TileOps, AllSets_Agree) {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl"))
     close(kTileOpsAvx512F32);
+}
+
+// q, k and v of one product, [b, s, (h + 2 kv) d], and a dense result.
+AttentionShape in_place(int64_t b, int64_t h, int64_t kv, int64_t s) {
+  constexpr int64_t kD = 8;
+  const int64_t row = (h + 2 * kv) * kD;
+  AttentionShape a{.batch = b, .heads = h, .kv_heads = kv, .s = s, .t = s, .d = kD, .e = kD};
+  a.q = a.dq = {0, s * row, kD, row};
+  a.k = a.dk = {h * kD, s * row, kD, row};
+  a.v = a.dv = {(h + kv) * kD, s * row, kD, row};
+  a.out = a.g = {0, h * s * kD, s * kD, kD};
+  return a;
+}
+
+TEST(KernelAttention_Parts, HaveEachRowOfTheWholeOnce) {
+  const AttentionShape whole = in_place(6, 12, 4, 5);
+  for (const int64_t count : {1, 2, 3, 6, 12, 24}) {
+    const std::vector<AttentionPart> parts = attention_parts(whole, count);
+    ASSERT_EQ(std::ssize(parts), count);
+    std::set<int64_t> rows;
+    for (const AttentionPart& part : parts) {
+      const AttentionShape& a = part.shape;
+      ASSERT_EQ(a.group(), whole.group());
+      for (int64_t n = 0; n < a.batch * a.heads; ++n) {
+        const int64_t b = n / a.heads, h = n % a.heads;
+        // Row sums lie as those of the whole; which head and sample that is, the first row says.
+        const int64_t sum = part.first_row + (b * whole.heads + h) * whole.s, of = sum / whole.s % whole.heads,
+                      sample = sum / whole.s / whole.heads;
+        EXPECT_TRUE(rows.insert(sum).second);
+        EXPECT_EQ(a.q.at(b, h, 3), whole.q.at(sample, of, 3));
+        EXPECT_EQ(a.dq.at(b, h, 3), whole.dq.at(sample, of, 3));
+        EXPECT_EQ(a.out.at(b, h, 3), whole.out.at(sample, of, 3));
+        EXPECT_EQ(a.g.at(b, h, 3), whole.g.at(sample, of, 3));
+        const int64_t kv = h / a.group(), of_kv = of / whole.group();
+        EXPECT_EQ(a.k.at(b, kv, 3), whole.k.at(sample, of_kv, 3));
+        EXPECT_EQ(a.v.at(b, kv, 3), whole.v.at(sample, of_kv, 3));
+        EXPECT_EQ(a.dk.at(b, kv, 3), whole.dk.at(sample, of_kv, 3));
+        EXPECT_EQ(a.dv.at(b, kv, 3), whole.dv.at(sample, of_kv, 3));
+      }
+    }
+    EXPECT_EQ(std::ssize(rows), whole.batch * whole.heads);
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 const DType kIndexTypes[] = {DType::kI32, DType::kI64};
@@ -44,6 +45,30 @@ TEST(GatherGrad, Repeats_AreSummed) {
                                  {{"dim", int64_t{1}}, {"size", int64_t{7}}}, 1);
   expect_close(one, expected, 1e-5);
   EXPECT_EQ(one.values, run_one("gather_grad", {g, indices}, zeros(DType::kF32, {2, 7, 33}), along(1), 4).values);
+}
+
+// To a third operand, row after row: one by one the same sums, for any number of threads.
+TEST(GatherGrad, Rows_AreAddedToATerm) {
+  const TestTensor g = random_tensor(DType::kF32, {500, 33}, 1), x = random_tensor(DType::kF32, {7, 33}, 3),
+                   indices = random_integers(DType::kI64, {500}, -7, 7, 2);
+  std::vector<float> expected(x.values.begin(), x.values.end());
+  for (size_t k = 0; k < g.values.size(); ++k) {
+    const auto row = static_cast<size_t>((static_cast<int64_t>(indices.values[k / 33]) + 7) % 7);
+    expected[row * 33 + k % 33] += static_cast<float>(g.values[k]);
+  }
+  Params params = along(0);
+  params["epilogue"] = std::string("accumulate");
+  for (const int threads : {1, 4}) {
+    const TestTensor sum = run_one("gather_grad", {g, indices, x}, zeros(DType::kF32, {7, 33}), params, threads);
+    EXPECT_EQ(sum.values, std::vector<double>(expected.begin(), expected.end())) << threads;
+  }
+  std::vector<TestTensor> out = {zeros(DType::kF32, {7, 33})};
+  EXPECT_THAT(std::string(run_kernel("gather_grad", {g, indices}, out, params).message()),
+              HasSubstr("epilogue 'accumulate' and a third operand, or neither"));
+  EXPECT_THAT(std::string(run_kernel("gather_grad", {g, indices, x}, out, along(0)).message()),
+              HasSubstr("epilogue 'accumulate' and a third operand, or neither"));
+  EXPECT_THAT(std::string(run_kernel("gather_grad", {g, indices, g}, out, params).message()),
+              HasSubstr("a third operand like the output"));
 }
 
 TEST(TakeAlong, GathersAndScattersBack) {

@@ -94,7 +94,7 @@ TEST(ProgramImage, OtherVersion_SaysSo) {
   image[8] = 9;
   const absl::Status status = parse_program(bytes(image)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(message(status), HasSubstr("version 9, this runtime reads version 6"));
+  EXPECT_THAT(message(status), HasSubstr("version 9, this runtime reads version 7"));
 }
 
 struct Mistake {
@@ -109,6 +109,7 @@ TEST(ProgramCheck, Inconsistent_NamesTheStep) {
       {"reaches outside its region", [](Program& p) { p.segments[1].steps[0].operands[0].address.offset = 1 << 20; }},
       {"reaches outside its region",
        [](Program& p) { p.segments[1].steps[0].operands[0].address.slot_stride = int64_t{1} << 40; }},
+      {"slots have -1 places of", [](Program& p) { p.segments[1].steps[0].operands[0].address.places = -1; }},
       {"an operand of shape",
        [](Program& p) {
          p.segments[1].steps[0].operands[0].shape = {int64_t{1} << 40, int64_t{1} << 40};

@@ -22,7 +22,7 @@
 namespace partita::stand_in {
 namespace {
 
-constexpr size_t kTotal = size_t{8} << 30, kTotalWatched = size_t{1} << 40;
+constexpr size_t kTotalWatched = size_t{1} << 40;
 constexpr int kProcessors = 4, kProcessorsWatched = 132;
 constexpr size_t kSharedWithoutLeave = 48 << 10, kSharedWithLeave = 163 << 10;
 
@@ -75,7 +75,9 @@ struct Runtime {
   std::map<std::string, std::map<std::string, KernelMaker>> images;
   std::atomic<int64_t> graph_launches = 0;
   Watcher* watcher = nullptr;
-  size_t total() const { return watcher == nullptr ? kTotal : kTotalWatched; }
+  std::atomic<size_t> memory = size_t{8} << 30;
+  std::atomic<std::chrono::microseconds> copies_take{};
+  size_t total() const { return watcher == nullptr ? memory.load() : kTotalWatched; }
 };
 Runtime& runtime() { return Runtime::instance(); }
 
@@ -166,6 +168,9 @@ void register_kernel(const std::string& image, const std::string& name, KernelMa
   std::lock_guard lock(runtime().mutex);
   runtime().images[image][name] = std::move(maker);
 }
+
+void slow_down_copies(std::chrono::microseconds least) { runtime().copies_take = least; }
+void limit_memory(size_t bytes) { runtime().memory = bytes; }
 
 int64_t graph_launches() { return runtime().graph_launches; }
 
@@ -287,7 +292,12 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     runtime().watcher->copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
     return result(cudaSuccess);
   }
-  return queue("cudaMemcpyAsync", stream, [=] { std::memmove(to, from, bytes); });
+  const bool up = a == Place::kPinned && b == Place::kDevice;
+  return queue("cudaMemcpyAsync", stream,
+               [=, least = up ? runtime().copies_take.load() : std::chrono::microseconds(0)] {
+                 if (least.count() > 0) std::this_thread::sleep_for(least);
+                 std::memmove(to, from, bytes);
+               });
 }
 // Boxes of bytes between pitched memories of the device.
 cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {

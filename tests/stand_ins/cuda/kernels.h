@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -40,6 +41,11 @@ class Watcher {
 };
 // From now on, before anything is allocated; null: no more.
 void watch(Watcher* watcher);
+
+// From now on: how long a copy from the host to the GPU takes at least, so that a wait for it that is missing shows;
+// and the bytes of the GPU's memory.
+void slow_down_copies(std::chrono::microseconds least);
+void limit_memory(size_t bytes = size_t{8} << 30);
 
 // How many graphs were launched in this process.
 int64_t graph_launches();

@@ -61,7 +61,7 @@ TEST(ProgramJson, Step_IsALineWithTheNamesOfProgramH) {
       indented({{"programs", Json::array({*program_json(sample())})}}),
       HasSubstr(
           "\n      {\"id\":0,\"kind\":\"library\",\"device\":\"device\",\"name\":\"matmul\",\"operands\":[{\"address\":"
-          "{\"region\":\"arena\",\"offset\":64,\"slot_stride\":128},\"dtype\":\"f32\",\"shape\":[2,3]},"));
+          "{\"region\":\"arena\",\"offset\":64,\"slot_stride\":128,\"places\":0},\"dtype\":\"f32\",\"shape\":[2,3]},"));
 }
 
 TEST(ProgramJson, Wrong_NamesThePlace) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/cat.h"
 #include "tests/runtime/support/on_ranks.h"
@@ -52,6 +54,50 @@ TEST(JobLinks, AreTheSameOnAllRanks) {
   EXPECT_EQ(found[0].network->link.bandwidth, found[1].network->link.bandwidth);
   EXPECT_EQ(found[0].network->link.wait_seconds, found[1].network->link.wait_seconds);
   EXPECT_EQ(found[0].noise, found[1].noise);
+}
+
+// A rank's link to the others, shaped as networks are: so many bytes a second, and after a pause as many as its bucket
+// holds at once.
+class Shaped : public runtime::Communicator {
+ public:
+  Shaped(runtime::Communicator& link, double rate, double bucket)
+      : link_(link), rate_(rate), bucket_(bucket), tokens_(bucket) {}
+  int rank() const override { return link_.rank(); }
+  int size() const override { return link_.size(); }
+  std::string_view backend() const override { return link_.backend(); }
+  absl::StatusOr<runtime::GroupId> create_group(const std::vector<int>& ranks) override {
+    return link_.create_group(ranks);
+  }
+  runtime::Ticket start(runtime::CollectiveOp op) override {
+    const auto now = Clock::now();
+    tokens_ = std::min(bucket_, tokens_ + rate_ * std::chrono::duration<double>(now - last_).count());
+    last_ = now, tokens_ -= 4 * static_cast<double>(op.count);  // of two ranks each sends what it has of the result
+    if (tokens_ < 0) std::this_thread::sleep_until(now + std::chrono::duration<double>(-tokens_ / rate_));
+    return link_.start(std::move(op));
+  }
+  absl::Status wait(runtime::Ticket ticket) override { return link_.wait(ticket); }
+  void abort(std::string_view reason) override { link_.abort(reason); }
+  absl::Status failure() const override { return link_.failure(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  runtime::Communicator& link_;
+  const double rate_, bucket_;
+  double tokens_;
+  Clock::time_point last_ = Clock::now();
+};
+
+// What a network lets through at once after a pause is not what a step's many messages meet.
+TEST(JobLinks, AreOfWhatANetworkKeepsUp) {
+  constexpr double kRate = 1e7, kBucket = 65536;
+  runtime::on_ranks(2, [&](int, runtime::Communicator* communicator) {
+    Shaped shaped(*communicator, kRate, kBucket);
+    const JobRank job{.control = communicator, .data = &shaped, .per_node = 1};
+    auto links = measure_job_links(job, {.bytes = {16384, 262144}, .product = 16}, {2e-3, 7, 0.05}, [](const auto&) {});
+    ASSERT_TRUE(links.ok()) << links.status();
+    EXPECT_NEAR(links->network->link.bandwidth / kRate, 1, 0.1);
+    EXPECT_LT(links->network->error, 0.1);
+  });
 }
 
 TEST(JobLinks_Command, WritesLinksThatPlansTake) {

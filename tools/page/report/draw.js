@@ -40,7 +40,7 @@ const MEMORY = ["parameters", "gradients", "optimizer", "stash", "communicators_
 const MEMORY_COLOURS = Object.fromEntries(MEMORY.map((name, k) => [name, colour([0, 1, 3, 7, 4, 6, 5, 2][k])]));
 const TRAFFIC = ["tensor", "context", "expert", "data", "pipeline"];
 const TRAFFIC_COLOURS = [colour(0), colour(5), colour(4), colour(1), colour(2)];
-const PARTS = { compute: 0, recompute: 7, tensor: 2, context: 5, expert: 4, gathers: 3, gradients: 1, send: 4, bubble: 6, optimizer: 5, offload: 7, host: 2, statistics: 1, stragglers: 6 };
+const PARTS = { compute: 0, recompute: 7, tensor: 2, context: 5, expert: 4, gathers: 3, gradients: 1, send: 4, tied: 5, bubble: 6, optimizer: 5, offload: 7, host: 2, statistics: 1, stragglers: 6 };
 const part_colour = (name) => colour(PARTS[name] ?? 6);
 
 const key = (fill, text) => el("li", {}, el("span", { class: "key", style: `background:${fill}` }), text);

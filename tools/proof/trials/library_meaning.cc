@@ -159,6 +159,8 @@ absl::StatusOr<LibraryMeaning> LibraryMeaning::of(const runtime::Step& step) {
   return m;
 }
 
+bool LibraryMeaning::adds_rows() const { return step_.name == "gather_grad" && step_.inputs == 3; }
+
 // A factor along which each part of the operands makes a part of every result.
 bool LibraryMeaning::is_free(int factor) const {
   return formula_.factors[static_cast<size_t>(factor)].role == FactorRole::kParallel &&
@@ -298,7 +300,7 @@ std::vector<LibraryMeaning::Part> LibraryMeaning::sample(const std::vector<const
       inputs.push_back(take(k, places_of(k, elements_of(f.inputs[k], chosen)), operand_shape(f, f.inputs[k])));
       const DType type = types_[k].dtype;
       if (is_float(type) && half_unit(type) > half_unit(narrow)) narrow = type;
-    } else {  // a bias, one number for each column of the result
+    } else if (!adds_rows()) {  // a bias, one number for each column of the result
       const std::vector<int64_t>& columns = chosen[static_cast<size_t>(f.outputs[0].dims.back()[0])];
       inputs.push_back(take(k, columns, {static_cast<int64_t>(columns.size())}));
     }
@@ -307,7 +309,8 @@ std::vector<LibraryMeaning::Part> LibraryMeaning::sample(const std::vector<const
   const auto first = static_cast<size_t>(step_.inputs);
   for (size_t o = 0; o < f.outputs.size(); ++o)
     places.push_back(places_of(first + o, elements_of(f.outputs[o], chosen)));
-  const Tensor held = take(first, places[0], operand_shape(f, f.outputs[0]));
+  // What rows are added to is an operand; what a product is added to lies where its result comes.
+  const Tensor held = take(adds_rows() ? 2 : first, places[0], operand_shape(f, f.outputs[0]));
   // Products are added up in 32 bits at least.
   const double share =
       op_->work == WorkKind::kMatrix && linear_ && narrow != DType::kF64 ? half_unit(DType::kF32) : half_unit(narrow);

@@ -55,6 +55,7 @@ class LibraryMeaning {
   };
 
   explicit LibraryMeaning(const runtime::Step& step);
+  bool adds_rows() const;  // codegen/prepare/added_rows.h
   bool is_free(int factor) const;
   void choose_sizes();
   double flops() const;

@@ -39,33 +39,43 @@ int64_t matrices(const Shape& shape) { return elements(Shape(shape.begin(), shap
 
 }  // namespace
 
-// What it writes is a temporary: this step's alone.
+// What it writes are temporaries, this step's alone: a matrix in rows, or its transpose, or, with `both`, the two.
 absl::Status StepChecker::run_quantize(const Step& step) {
-  if (step.inputs != 1 || step.operands.size() != 2 || claims_[step.id].node >= 0)
+  const auto is_set = [&](const char* name) { return runtime::int_param(step.params, name, 0) != 0; };
+  const bool both = is_set("both");
+  if (step.inputs != 1 || step.operands.size() != (both ? 3 : 2) || claims_[step.id].node >= 0)
     return differs("expected a matrix and its bytes, which are no node's");
-  const int value = claims_[step.id].values[0], made = claims_[step.id].values[1];
+  const int value = claims_[step.id].values[0];
   Quantized q{.step = step.id,
               .segment = kind_,
               .of = value,
               .format = runtime::text_param(step.params, "format", ""),
-              .tiles = runtime::int_param(step.params, "tiles", 0) != 0,
-              .transpose = runtime::int_param(step.params, "transpose", 0) != 0};
+              .tiles = is_set("tiles"),
+              .transpose = !both && is_set("transpose")};
   runtime::Params expected{{"format", q.format}};
   if (q.tiles) expected["tiles"] = int64_t{1};
   if (q.transpose) expected["transpose"] = int64_t{1};
+  if (both) expected["both"] = int64_t{1};
   PARTITA_RETURN_IF_ERROR(check_only(step, expected));
   if (q.format != "e4m3" && q.format != "e5m2") return differs("expected a format of fp8, found ", quote(q.format));
   q.matrix = step.operands[0].shape;
   if (value < 0 || q.matrix.size() != 2 || step.operands[0].dtype != DType::kBF16)
     return differs("operand 0: expected a matrix of bf16, found ", m_.name(value));
-  if (!q.quantized().fits() || !is_of(step.operands[1], DType::kU8, {q.quantized().bytes()}))
-    return differs("operand 1: expected the bytes and scales of whole blocks, u8[", q.quantized().bytes(), "]");
   PARTITA_RETURN_IF_ERROR(check_apart(step, false));
   if (absl::Status status = read(step, 0, value); !status.ok()) return differs("operand 0: ", status.message());
-  const bool alone = quantized_.try_emplace(made, q).first->second.step == step.id;
-  if (made >= -1 || !alone || writers_.contains(made))
-    return differs("operand 1: expected a temporary that one step writes, found ", m_.name(made));
-  return m_.write_range(range(step, 1), made);
+  for (size_t k = 1; k < step.operands.size(); ++k, q.transpose = true)
+    PARTITA_RETURN_IF_ERROR(write_quantized(step, k, q));
+  return absl::OkStatus();
+}
+
+absl::Status StepChecker::write_quantized(const Step& step, size_t k, const Quantized& q) {
+  if (!q.quantized().fits() || !is_of(step.operands[k], DType::kU8, {q.quantized().bytes()}))
+    return differs("operand ", k, ": expected the bytes and scales of whole blocks, u8[", q.quantized().bytes(), "]");
+  const int made = claims_[step.id].values[k];
+  const Quantized& first = quantized_.try_emplace(made, q).first->second;
+  if (made >= -1 || first.step != step.id || first.transpose != q.transpose || writers_.contains(made))
+    return differs("operand ", k, ": expected a temporary that one step writes, found ", m_.name(made));
+  return m_.write_range(range(step, k), made);
 }
 
 absl::Status StepChecker::run_multiply(const Step& step) {

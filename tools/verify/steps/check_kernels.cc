@@ -33,8 +33,8 @@ absl::StatusOr<StepChecker::KernelStep*> StepChecker::kernel_of(const Step& step
 
 absl::Status StepChecker::run_kernel(const Step& step) {
   PARTITA_RETURN_IF_ERROR(check_count(step));
-  PARTITA_RETURN_IF_ERROR(check_apart(step, true));
   PARTITA_ASSIGN_OR_RETURN(KernelStep * kernel, kernel_of(step));
+  PARTITA_RETURN_IF_ERROR(check_apart(step, true, kernel));
   PARTITA_RETURN_IF_ERROR(check_in_place(step, *kernel));
   const Claim& claim = claims_[step.id];
   for (size_t k = 0; k < static_cast<size_t>(step.inputs); ++k) {
@@ -135,6 +135,7 @@ absl::Status StepChecker::run_library(const Step& step) {
   const Node& node = g_.nodes[claim.node];
   const std::string epilogue = runtime::text_param(step.params, "epilogue", "");
   const bool accumulates = epilogue == "accumulate";
+  if (accumulates && step.name == "gather_grad") return run_added_rows(step);
   const bool sums = node.op->sums_micro_batches;
   PARTITA_RETURN_IF_ERROR(check_apart(step, sums));
   if (sums) PARTITA_RETURN_IF_ERROR(check_order(claim.node));
@@ -152,6 +153,42 @@ absl::Status StepChecker::run_library(const Step& step) {
     PARTITA_RETURN_IF_ERROR(write_result(step, o, value));
   }
   return absl::OkStatus();
+}
+
+// Gradients of gathered rows, added to what the last operand is: the sum of both, which may lie where that did.
+absl::Status StepChecker::run_added_rows(const Step& step) {
+  PARTITA_RETURN_IF_ERROR(check_apart(step, true));
+  const std::vector<int>& values = claims_[step.id].values;
+  if (step.inputs != 3 || step.operands.size() != 4)
+    return differs("expected rows, their indices, a term and a sum, found ", step.operands.size(), " operands");
+  const Node* sum = values[3] < 0 ? nullptr : g_.producer(values[3]);
+  const Node* rows = nullptr;
+  for (size_t k = 0; sum != nullptr && k < sum->inputs.size() && rows == nullptr; ++k) {
+    const ValueId term = sum->inputs[k];
+    const Node* made = term == kNoValue ? nullptr : g_.producer(term);
+    if (made != nullptr && made->op->name == "gather_grad" && added_to(g_, storage_, values[3], term) == values[2])
+      rows = made;
+  }
+  if (rows == nullptr)
+    return differs("expected a sum of gathered rows' gradient and ", m_.name(values[2]), ", found ",
+                   m_.name(values[3]));
+  PARTITA_RETURN_IF_ERROR(check_params(*rows, step, "accumulate"));
+  const int expected[] = {storage_[rows->inputs[0]], storage_[rows->inputs[1]], values[2]};
+  const TensorType types[] = {g_.type(rows->inputs[0]), g_.type(rows->inputs[1]), g_.type(rows->outputs[0]),
+                              g_.type(rows->outputs[0])};
+  for (size_t k = 0; k < step.operands.size(); ++k) {
+    const runtime::Operand& o = step.operands[k];
+    if (o.dtype != types[k].dtype || o.shape != types[k].shape)
+      return differs("operand ", k, ": expected ", to_string(types[k]), ", found ", dtype_name(o.dtype),
+                     to_string(o.shape));
+  }
+  for (size_t k = 0; k < 3; ++k) {
+    absl::Status status = values[k] == expected[k]
+                              ? read(step, k, expected[k])
+                              : differs("expected ", m_.name(expected[k]), ", found ", m_.name(values[k]));
+    if (!status.ok()) return differs("operand ", k, ": ", status.message());
+  }
+  return write_result(step, 3, values[3]);
 }
 
 // The terms of a sum in a fixed order come one after the other, from the first micro-batch on, or from the last one

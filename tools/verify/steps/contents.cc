@@ -7,7 +7,7 @@ namespace partita::verifier {
 Range range_of(const runtime::Operand& operand, int64_t slot) {
   int64_t elements = 1;
   for (int64_t n : operand.shape) elements *= n;
-  int64_t begin = operand.address.offset + slot * operand.address.slot_stride;
+  int64_t begin = operand.address.in_slot(slot);
   int64_t bytes = operand.dtype == DType::kInvalid ? 0 : elements * dtype_size(operand.dtype);
   return {operand.address.region, begin, begin + bytes};
 }

@@ -52,13 +52,13 @@ class StepChecker {
   // What a step that has its operands with their channels last, or as the graph has them, has of `v`.
   int in_order(ValueId v, bool turned) const;
   absl::Status check_whole(int value);
-  absl::Status check_apart(const Step& step, bool in_place) const;
+  struct KernelStep;
+  absl::Status check_apart(const Step& step, bool in_place, const KernelStep* kernel = nullptr) const;
   absl::Status check_count(const Step& step) const;
   absl::Status check_segment(int value) const;
   absl::Status check_operands(const Step& step, const Node& node);
 
   // Kernels (check_kernels.cc).
-  struct KernelStep;
   absl::StatusOr<KernelStep*> kernel_of(const Step& step);
   absl::Status run_kernel(const Step& step);
   absl::Status check_in_place(const Step& step, KernelStep& kernel) const;
@@ -67,6 +67,7 @@ class StepChecker {
   bool is_overwritten(const Step& step, const Range& r, int value);
   absl::Status check_one_place(const Step& step, size_t k, const Range& r);
   absl::Status run_library(const Step& step);
+  absl::Status run_added_rows(const Step& step);
   absl::Status check_order(NodeId node);
   absl::Status run_product(const Step& step, const std::string& epilogue);
   absl::Status check_rounded(const runtime::Operand& operand, int value, int bias, const TensorType& type) const;
@@ -79,6 +80,7 @@ class StepChecker {
   // Products of fp8 numbers (check_fp8.cc).
   struct Quantized;
   absl::Status run_quantize(const Step& step);
+  absl::Status write_quantized(const Step& step, size_t k, const Quantized& q);
   absl::Status run_multiply(const Step& step);
   absl::Status check_rounding(ValueId v, const Quantized& q, bool transpose) const;
 

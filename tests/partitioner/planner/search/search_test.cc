@@ -6,6 +6,7 @@
 
 #include <ctime>
 #include <functional>
+#include <map>
 #include <random>
 
 #include "base/cat.h"
@@ -87,6 +88,35 @@ TEST(Search, EqualsEnumerationOnSmallProblems) {
     EXPECT_NEAR(least, want, 1e-9 * want) << round << " " << describe(found->best->layout);
     EXPECT_EQ(found->gap, 0);
   }
+}
+
+// In pipelines, too, where layouts that wait for nothing divide the work in another way than those that do.
+TEST(Search, FindsTurnsInPipelines) {
+  const Workload w = transformer(8, 4096, 2048, 32000);
+  const Cluster c = nodes_of_eight(2, "nics: 1, rate: 100Gb/s");
+  Problem p = problem(w, c, 64);
+  p.own_programs = true;
+  CostModel model(p);
+  SearchOptions o;
+  o.pin.axes = {{"pipeline", 2}, {"tensor", 8}}, o.recompute = RecomputeMode::kNone;
+  const auto found = search(model, o);
+  ASSERT_TRUE(found.ok() && found->best) << found.status();
+  std::map<int64_t, double> least;  // by micro-batches that take turns
+  for (const int64_t turns : {1, 2})
+    for (int64_t micro : {1, 2, 4, 8, 16})
+      for (bool sequence : {false, true})
+        for (PipelineSchedule s : {PipelineSchedule::k1f1b, PipelineSchedule::kZeroBubble}) {
+          Layout l;
+          l.pipeline = 2, l.tensor = 8, l.micro_batch = micro, l.sequence_parallel = sequence, l.schedule = s;
+          if (turns > 1) l.overlap_micro_batches = turns;
+          if (!invalid(p, l).empty()) continue;
+          const Prediction r = model.predict(model.with_exchanges(l), false);
+          double& best = least.try_emplace(turns, 1e300).first->second;
+          if (r.fits) best = std::min(best, r.step_seconds);
+        }
+  EXPECT_LT(least.at(2), 0.97 * least.at(1));
+  EXPECT_LE(model.predict(found->best->layout, false).step_seconds, least.at(2) * (1 + 1e-9));
+  EXPECT_EQ(found->best->layout.overlapped(), 2);
 }
 
 // What the compiler lays out decides: of layouts that fit by the cost model's count, or are over by less than the

@@ -258,6 +258,17 @@ TEST(LibraryMeaning_OfAShard, DrawsARank) {
   EXPECT_EQ(refused(Draw::kOrdinary, step, step.params), 0);
 }
 
+// Rows that are added to an operand, wherever the sum lies.
+TEST(LibraryMeaning_OfAddedRows, AllowsTheirSumAlone) {
+  runtime::Step step = library_step(
+      "gather_grad", {{DType::kF32, {64, 32}}, {DType::kI64, {64}}, {DType::kF32, {8, 32}}, {DType::kF32, {8, 32}}},
+      {{"dim", int64_t{0}}, {"size", int64_t{8}}, {"epilogue", std::string("accumulate")}});
+  for (const bool in_place : {false, true}) {
+    if (in_place) step.operands[3].address = step.operands[2].address;
+    EXPECT_EQ(refused(Draw::kOrdinary, step, step.params), 0) << in_place;
+  }
+}
+
 // The kernel rounds to 16 bits after each row that it adds.
 TEST(LibraryMeaning_OfASumIn16Bits, AllowsItsRounding) {
   const runtime::Step step =
