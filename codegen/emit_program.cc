@@ -48,12 +48,6 @@ runtime::Params make_params(const Attrs& attrs) {
   return params;
 }
 
-std::vector<int32_t> phases(const LocalProgram& local, const Graph& graph) {
-  std::vector<int32_t> phases;
-  for (const Node& node : graph.nodes) phases.push_back(local.stage.phase(node));
-  return phases;
-}
-
 class ProgramMaker {
  public:
   ProgramMaker(const LocalProgram& local, PreparedGraph prepared, const TargetOptions& options)
@@ -61,7 +55,7 @@ class ProgramMaker {
         options_(options),
         prepared_(std::move(prepared)),
         graph_(prepared_.graph),
-        code_(graph_, !options.gpu.empty(), phases(local, graph_), options.strict),
+        code_(graph_, !options.gpu.empty(), local.stage.phases(graph_), options.strict),
         plan_(make_step_plan(code_, {.fusion = {.fuse = options.fuse, .stage_axis = local.stage.axis},
                                      .micro_batches = local.micro_batches,
                                      .order = local.order(),
@@ -396,6 +390,7 @@ CodeContext code_context(const std::vector<LocalProgram>& programs, const Target
           .epilogues = gpu && options.fuse && options.epilogues && !options.strict,
           .channels_last = gpu && !options.strict,
           .added_rows = !gpu && options.fuse && !options.strict,
+          .strict = options.strict,
           .fp8 = options.has_fp8()};
 }
 

@@ -1,5 +1,6 @@
 #include "partitioner/localize_stages.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "partitioner/communicate/bucket.h"
@@ -71,6 +72,15 @@ absl::StatusOr<LocalPrograms> overlap(LocalPrograms p, const ProgramContext& c) 
   return p;
 }
 
+// What blocks of the graph keep on the host.
+std::vector<bool> blocks_on_host(const Graph& graph, const Layout& layout) {
+  int32_t last = -1;
+  for (const Node& node : graph.nodes) last = std::max(last, node.block);
+  std::vector<bool> out(static_cast<size_t>(last + 1));
+  for (size_t b = 0; b < out.size(); ++b) out[b] = waits_on_host(layout.recompute_of(b));
+  return out;
+}
+
 constexpr ProgramPass kProgramPasses[] = {
     {"split_stages", cut_into_stages, "on the whole rank's graph: what stages send is told by who reads it",
      Phase::kRank},
@@ -113,6 +123,7 @@ absl::StatusOr<LocalPrograms> localize_stages(const ProgramContext& context, Pas
   const auto start = std::chrono::steady_clock::now();
   const Graph& graph = context.planned.graph;
   PARTITA_ASSIGN_OR_RETURN(LocalProgram whole, localize(graph, context.planned.plan));
+  whole.blocks_on_host = blocks_on_host(graph, context.layout);
   programs.stages.push_back(std::move(whole));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   PARTITA_RETURN_IF_ERROR(

@@ -79,10 +79,6 @@ ScalarNode reduced_nothing(ReduceKind kind, DType type) {
   return s;
 }
 
-bool reduces(const LoopNest& nest) {
-  return std::any_of(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kReduce; });
-}
-
 // Where `x` is in `all`, at the end if it was not there.
 template <typename T>
 int number_of(const T& x, std::vector<T>& all) {
@@ -115,7 +111,7 @@ bool read_alike(const NestPart& a, const NestPart& b) {
 
 bool join(NestPart& part, const NestPart& other, size_t most) {
   if (part.nest.sizes != other.nest.sizes || part.column != other.column || !part.folds.empty() ||
-      !other.folds.empty() || reduces(part.nest) || reduces(other.nest) || !read_alike(part, other))
+      !other.folds.empty() || has_reductions(part.nest) || has_reductions(other.nest) || !read_alike(part, other))
     return false;
   std::vector<ValueId> loads = part.loads;
   std::vector<int> operands;  // those of `other`

@@ -46,10 +46,6 @@ void merge_loops(LoopNest& nest, std::vector<bool>& column) {
   }
 }
 
-bool has_reductions(const LoopNest& nest) {
-  return std::any_of(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kReduce; });
-}
-
 // Accesses whose elements lie apart along loop k.
 int scattered(LoopNest& nest, size_t k) {
   int count = 0;

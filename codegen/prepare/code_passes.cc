@@ -9,6 +9,7 @@
 #include "codegen/prepare/expand_composites.h"
 #include "codegen/prepare/fp8_products.h"
 #include "codegen/prepare/host_transfers.h"
+#include "codegen/prepare/offload_activations.h"
 #include "codegen/prepare/product_epilogues.h"
 #include "codegen/prepare/relu_results.h"
 #include "codegen/prepare/rematerialize.h"
@@ -103,6 +104,18 @@ absl::StatusOr<PreparedGraphs> add_transfers(PreparedGraphs all, const CodeConte
   return all;
 }
 
+absl::StatusOr<PreparedGraphs> offload(PreparedGraphs all, const CodeContext& c) {
+  for (size_t k = 0; c.gpu && k < all.stages.size(); ++k) {
+    const LocalProgram& program = c.programs[k];
+    const std::vector<bool>& blocks = program.blocks_on_host;
+    if (std::count(blocks.begin(), blocks.end(), true) == 0) continue;
+    PreparedGraph& p = all.stages[k];
+    OffloadedGraph made = offload_activations(p.graph, program.stage.phases(p.graph), blocks, c.strict);
+    take(p, std::move(made.graph), made.same_as);
+  }
+  return all;
+}
+
 constexpr CodePass kCodePasses[] = {
     {"expand_composites", expand, "loop nests are fused of ops that have a scalar form", Phase::kRank},
     {"fp8_products", use_fp8, "before what roundings are made of is made again, or joins other kernels", Phase::kRank},
@@ -112,7 +125,8 @@ constexpr CodePass kCodePasses[] = {
     {"added_rows", use_sums, "a library kernel's results are not made again", Phase::kRank},
     {"channels_last", turn_channels, "the backward part reads what it makes again in its own order", Phase::kRank},
     {"attention_views", use_views, "what backward makes again, and what products write, is settled", Phase::kRank},
-    {"host_transfers", add_transfers, "last: every later node would have to be put on a side", Phase::kRank},
+    {"host_transfers", add_transfers, "every later node is to be put on a side", Phase::kRank},
+    {"offload_activations", offload, "last: what backward reads, and where its copies stand, is settled", Phase::kRank},
 };
 
 }  // namespace

@@ -39,6 +39,7 @@ struct CodeContext {
   bool epilogues = false;      // a GPU's products do what follows them, where they can
   bool channels_last = false;  // a GPU's convolutions take their channels last, where they gain from it
   bool added_rows = false;     // a host's gradients of gathered rows are added to what they are summed with
+  bool strict = false;         // sums in one order, on any ranks (CodeGraph::strict)
   bool fp8 = false;            // a GPU that multiplies fp8 numbers with scales of blocks
 };
 

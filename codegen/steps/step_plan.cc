@@ -237,9 +237,11 @@ void StepPlanner::index_steps() {
       s.death = std::max(s.death, at);
       if (static_cast<int>(u) < d.step.inputs) s.readers.push_back(at);
     }
-    if (d.step.kind != StepKind::kCollectiveWait) continue;
-    for (const Use& u : drafts_[d.step.waits_for].uses) span_of(u.id).death = span_of(u.id).held = at;
+    if (d.step.kind == StepKind::kCollectiveWait) {
+      for (const Use& u : drafts_[d.step.waits_for].uses) span_of(u.id).death = span_of(u.id).held = at;
+    }
   }
+  hold_leaving();
   int end = static_cast<int>(drafts_.size()) - 1;
   for (size_t v = 0; v < value_spans_.size(); ++v) {
     Span& s = value_spans_[v];
@@ -256,6 +258,31 @@ void StepPlanner::index_steps() {
   for (size_t t = 0; t < temporaries_.size(); ++t) {
     if (temporaries_[t].to_the_end) temporary_spans_[t].death = last_training_;
     temporary_spans_[t].last = temporary_spans_[t].death;
+  }
+}
+
+// What the forward part copies to the host is on its way while the next block is computed: its memory is not given to
+// others before, who would have to wait.
+void StepPlanner::hold_leaving() {
+  const auto block_of = [&](const Draft& d) { return d.step.node < 0 ? -1 : graph_.nodes[d.step.node].block; };
+  for (size_t k = 0; k < drafts_.size(); ++k) {
+    const PlanStep& copy = drafts_[k].step;
+    const bool leaves = copy.kind == StepKind::kCopy && copy.segment == Segment::kForward && copy.node >= 0 &&
+                        arena_of(copy.node) == Region::kHostArena;
+    if (!leaves) continue;
+    const int32_t own = block_of(drafts_[k]);
+    int32_t next = -1;
+    size_t until = k;
+    for (size_t later = k + 1; later < drafts_.size(); ++later) {
+      const PlanStep& step = drafts_[later].step;
+      const int32_t block = block_of(drafts_[later]);
+      if (step.segment != copy.segment || step.phase != copy.phase) break;
+      if (block != own && block >= 0 && next < 0) next = block;
+      if (block != own && block >= 0 && block != next) break;
+      until = later;
+    }
+    Span& s = span_of(drafts_[k].uses[0].id);
+    s.death = s.held = std::max(s.death, static_cast<int>(until));
   }
 }
 

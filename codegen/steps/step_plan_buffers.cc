@@ -265,7 +265,7 @@ int32_t StepPlanner::chunk_of(const PlanStep& step) const {
 }
 
 StepPlanner::Reach StepPlanner::reach_of(const PlanBuffer& b) const {
-  if (slots_ <= 1 || b.region != Region::kArena || b.birth < 0) return Reach::kPhase;
+  if (slots_ <= 1 || !is_arena(b.region) || b.birth < 0) return Reach::kPhase;
   const PlanStep &first = plan_.steps[b.birth], &last = plan_.steps[b.death];
   if (first.segment != Segment::kForward && first.segment != Segment::kBackward) return Reach::kPhase;
   if (last.segment != first.segment) {
@@ -277,40 +277,56 @@ StepPlanner::Reach StepPlanner::reach_of(const PlanBuffer& b) const {
 }
 
 void StepPlanner::lay_out() {
-  std::vector<size_t> which, on_host, in_turns;
+  lay_out(Region::kArena);
+  lay_out(Region::kHostArena);
+}
+
+void StepPlanner::lay_out(Region region) {
+  std::vector<size_t> which, in_turns;
   std::map<int32_t, std::vector<size_t>> kept;  // by chunk
   for (size_t k = 0; k < plan_.buffers.size(); ++k) {
     const PlanBuffer& b = plan_.buffers[k];
-    if (b.region == Region::kHostArena && b.birth >= 0) on_host.push_back(k);
-    if (b.region != Region::kArena || b.birth < 0) continue;
+    if (b.region != region || b.birth < 0) continue;
     const Reach reach = reach_of(b);
     (reach == Reach::kStep   ? kept[chunk_of(plan_.steps[b.birth])]
      : reach == Reach::kPass ? in_turns
                              : which)
         .push_back(k);
   }
-  int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
-  arena = place(which, 0);
-  plan_.region_bytes[static_cast<int>(Region::kHostArena)] = place(on_host, 0);
+  region_end(region) = place(which, 0);
+  if (region == Region::kHostArena) {
+    lay_out_turns(region, in_turns);
+    return lay_out_slots_on_host(kept);
+  }
   for (int box : outboxes_) {
     PlanBuffer& b = plan_.buffers[temporaries_[box].buffer];
-    b.offset = arena;
-    arena += b.bytes;
+    b.offset = region_end(region);
+    region_end(region) += b.bytes;
   }
-  lay_out_turns(in_turns);
+  lay_out_turns(region, in_turns);
   lay_out_slots(kept);
 }
 
 // What the micro-batches that take turns in a pass leave for its next turn, place after place: those of a group have
 // slots side by side, and no other group's pass comes between.
-void StepPlanner::lay_out_turns(const std::vector<size_t>& buffers) {
-  int64_t& arena = plan_.region_bytes[static_cast<int>(Region::kArena)];
-  const int64_t bytes = place(buffers, arena), places = std::min(slots_, options_.overlapped);
+void StepPlanner::lay_out_turns(Region region, const std::vector<size_t>& buffers) {
+  const int64_t bytes = place(buffers, region_end(region)), places = std::min(slots_, options_.overlapped);
   for (size_t k : buffers) {
     plan_.buffers[k].slot_stride = bytes;
     plan_.buffers[k].places = options_.overlapped;
   }
-  arena += places * bytes;
+  region_end(region) += places * bytes;
+}
+
+// Slot after slot, each as large as what most is kept of a micro-batch in a chunk: the host has room. The slots are
+// those that the device's memory was divided into.
+void StepPlanner::lay_out_slots_on_host(const std::map<int32_t, std::vector<size_t>>& kept) {
+  int64_t bytes = 0;
+  for (const auto& [chunk, buffers] : kept) bytes = std::max(bytes, place(buffers, region_end(Region::kHostArena)));
+  for (const auto& [chunk, buffers] : kept) {
+    for (size_t k : buffers) plan_.buffers[k].slot_stride = bytes;
+  }
+  region_end(Region::kHostArena) += std::max<int64_t>(1, slots_of(plan_.order)) * bytes;
 }
 
 // What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other,

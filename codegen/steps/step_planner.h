@@ -71,6 +71,7 @@ class StepPlanner {
   void bring_together(size_t begin, size_t end);
   void make_outboxes();
   void index_steps();
+  void hold_leaving();
   void remove_gone();
   // Whether it runs with each micro-batch.
   bool is_repeated(Segment segment) const {
@@ -107,13 +108,16 @@ class StepPlanner {
   void finish_lifetimes();
   void outlast_turns();
   void lay_out();
+  void lay_out(runtime::Region region);
   // How long a buffer is used: within a phase; by later turns of the same pass, so that the micro-batches that take
   // turns have one each; or in later passes, so that every micro-batch in flight does.
   enum class Reach { kPhase, kPass, kStep };
   Reach reach_of(const PlanBuffer& buffer) const;
   int32_t chunk_of(const PlanStep& step) const;
-  void lay_out_turns(const std::vector<size_t>& buffers);
+  void lay_out_turns(runtime::Region region, const std::vector<size_t>& buffers);
   void lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept);
+  void lay_out_slots_on_host(const std::map<int32_t, std::vector<size_t>>& kept);
+  int64_t& region_end(runtime::Region region) { return plan_.region_bytes[static_cast<int>(region)]; }
   int64_t place(const std::vector<size_t>& buffers, int64_t start);
   PlanOperand operand(const TensorType& type, int id);
   Slot slot_for(ValueId v);

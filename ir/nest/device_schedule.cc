@@ -25,10 +25,6 @@ int power_of_two_from(int64_t n) {
   return static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
 }
 
-bool reduces(const LoopNest& nest) {
-  return std::any_of(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kReduce; });
-}
-
 // Calls f with every access to memory, and the size of its elements.
 template <typename F>
 void each_access(const LoopNest& nest, F f) {
@@ -184,7 +180,7 @@ int64_t folded_bytes(const LoopNest& nest) {
 
 LoopNest device_nest(LoopNest nest) {
   size_t loops = nest.sizes.size();
-  if (nest.columns != 1 || loops < 2 || nest.tile >= 0 || reduces(nest) || !nest.folds.empty()) return nest;
+  if (nest.columns != 1 || loops < 2 || nest.tile >= 0 || has_reductions(nest) || !nest.folds.empty()) return nest;
   bool whole = true;
   auto each = [&](auto f) {
     for (NestNode& n : nest.nodes) {
@@ -240,7 +236,7 @@ DeviceSchedule device_schedule(const LoopNest& nest) {
     s.blocks = partials;
     return s;
   }
-  if (reduces(nest)) return schedule_rows(nest, s);
+  if (has_reductions(nest)) return schedule_rows(nest, s);
   s.threads = kBlock;
   if (!turned_loads(nest).empty()) {
     s.shape = DeviceShape::kTiles;

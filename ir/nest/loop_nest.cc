@@ -20,6 +20,10 @@ std::vector<std::vector<bool>> variation(const LoopNest& nest) {
   return varies;
 }
 
+bool has_reductions(const LoopNest& nest) {
+  return std::any_of(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kReduce; });
+}
+
 std::vector<int> levels(const LoopNest& nest) {
   std::vector<int> level(nest.nodes.size(), 0);
   for (size_t k = 0; k < nest.nodes.size(); ++k) {

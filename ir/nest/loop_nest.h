@@ -101,6 +101,7 @@ struct LoopNest {
 bool is_transcendental(ScalarOp op);
 // Which loops a node's value varies along, through its operands; a reduction varies along no column.
 std::vector<std::vector<bool>> variation(const LoopNest& nest);
+bool has_reductions(const LoopNest& nest);
 // How many reductions deep each node is: the pass over a row in which it is first known.
 std::vector<int> levels(const LoopNest& nest);
 int64_t row_points(const LoopNest& nest);

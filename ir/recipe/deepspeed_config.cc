@@ -265,6 +265,13 @@ void add_zero(KeyRows<Draft>& rows) {
            "zero_optimization.");
 }
 
+absl::StatusOr<KeyOutcome> read_cpu_checkpointing(const YamlNode& node, const std::string& path, Draft& out) {
+  PARTITA_ASSIGN_OR_RETURN(const bool on, read_bool(node, path));
+  if (!on) return KeyOutcome{KeyFate::kIdle, "which activations wait where is planned"};
+  out.config.recipe.recompute = RecomputeMode::kFullOffload;
+  return KeyOutcome{KeyFate::kTaken, "recompute: full_offload"};
+}
+
 void add_others(KeyRows<Draft>& rows) {
   rows.push_back({"train_batch_size", becomes<Draft>("batch.global", in_batch<Draft>(&BatchRecipe::global))});
   rows.push_back(
@@ -286,9 +293,7 @@ void add_others(KeyRows<Draft>& rows) {
   rows.push_back(
       {"gradient_predivide_factor", idle<Draft>("gradients are those of the mean over all samples, summed in fp32")});
   rows.push_back({"sparse_gradients", idle<Draft>("gradients of embeddings are dense here, of the same values")});
-  rows.push_back({"activation_checkpointing.cpu_checkpointing",
-                  idle_at<Draft>({"false"}, "activations stay on the device",
-                                 "activations stay on the device here; `recompute: full` keeps the fewest")});
+  rows.push_back({"activation_checkpointing.cpu_checkpointing", read_cpu_checkpointing});
   add_rows(rows,
            {"partition_activations", "contiguous_memory_optimization", "number_checkpoints",
             "synchronize_checkpoint_boundary", "profile"},

@@ -69,11 +69,21 @@ enum class Precision { kFp32, kTf32, kBf16, kFp16, kFp8 };
 template <>
 inline constexpr auto kEnumNames<Precision> = name_table("fp32", "tf32", "bf16", "fp16", "fp8");
 
-// What of a repeated block is computed again in backward (passes/training/recompute.h).
-enum class RecomputeMode { kAuto, kNone, kSelective, kAttention, kMlp, kFull };
+// What becomes of what a repeated block's forward part leaves for its backward part: some of it is computed again
+// (passes/training/recompute.h); with the last two, what is not computed again waits in the host's memory
+// (codegen/prepare/host_transfers.h).
+enum class RecomputeMode { kAuto, kNone, kSelective, kAttention, kMlp, kFull, kOffload, kFullOffload };
 template <>
-inline constexpr auto kEnumNames<RecomputeMode> = name_table("auto", "none", "selective", "attention", "mlp", "full");
-inline constexpr size_t kRecomputeModes = static_cast<size_t>(RecomputeMode::kFull) + 1;
+inline constexpr auto kEnumNames<RecomputeMode> = name_table("auto", "none", "selective", "attention", "mlp", "full",
+                                                             "offload", "full_offload");
+inline constexpr size_t kRecomputeModes = static_cast<size_t>(RecomputeMode::kFullOffload) + 1;
+constexpr bool waits_on_host(RecomputeMode mode) { return mode >= RecomputeMode::kOffload; }
+// The mode that computes as much again on the device alone.
+constexpr RecomputeMode on_device(RecomputeMode mode) {
+  return mode == RecomputeMode::kOffload       ? RecomputeMode::kNone
+         : mode == RecomputeMode::kFullOffload ? RecomputeMode::kFull
+                                               : mode;
+}
 
 // Attention as one kernel, of cuDNN's, of our own or of either; or as products and softmax.
 enum class AttentionKernel { kAuto, kCudnn, kOwn, kMath };

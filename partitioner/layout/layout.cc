@@ -48,16 +48,30 @@ std::string axes_text(int64_t data, int64_t tensor, int64_t pipeline, int64_t co
   return text.empty() ? "one device" : text;
 }
 
-// "full of 3 blocks, mlp of 1"
+// ", recompute full of 3 blocks, mlp of 1, inputs of 2 on the host, activations of 4 on the host"
 std::string recompute_text(const std::vector<RecomputeMode>& blocks) {
   std::string text;
-  for (size_t mode = kRecomputeModes; --mode > static_cast<size_t>(RecomputeMode::kNone);) {
-    const auto n = std::count(blocks.begin(), blocks.end(), static_cast<RecomputeMode>(mode));
-    if (n == 0) continue;
-    append(text, text.empty() ? "" : ", ", enum_name(static_cast<RecomputeMode>(mode)), " of ", n);
-    if (text.find("block") == std::string::npos) append(text, n == 1 ? " block" : " blocks");
+  auto say = [&](std::string_view what, std::string_view where, auto counts) {
+    const auto n = std::count_if(blocks.begin(), blocks.end(), counts);
+    if (n == 0) return;
+    const std::string_view noun = !text.empty() ? "" : n == 1 ? " block" : " blocks";
+    append(text, ", ", what, " of ", n, noun, where);
+  };
+  for (size_t m = static_cast<size_t>(RecomputeMode::kFull); m > static_cast<size_t>(RecomputeMode::kNone); --m) {
+    const RecomputeMode mode = static_cast<RecomputeMode>(m);
+    say(cat(text.empty() ? "recompute " : "", enum_name(mode)), "",
+        [&](RecomputeMode of) { return on_device(of) == mode; });
   }
+  say("inputs", " on the host", [](RecomputeMode of) { return of == RecomputeMode::kFullOffload; });
+  say("activations", " on the host", [](RecomputeMode of) { return of == RecomputeMode::kOffload; });
   return text;
+}
+
+// Of all blocks.
+std::string recompute_text(RecomputeMode mode) {
+  if (mode == RecomputeMode::kNone) return "";
+  if (mode == RecomputeMode::kOffload) return ", activations on the host";
+  return cat(", recompute ", enum_name(on_device(mode)), waits_on_host(mode) ? ", inputs on the host" : "");
 }
 
 }  // namespace
@@ -84,11 +98,7 @@ std::string describe(const Layout& l) {
   if (l.overlapped() > 1) append(text, ", ", l.overlapped(), " in turns");
   if (l.pipeline > 1) append(text, ", ", enum_name(l.schedule));
   if (l.interleave > 1) append(text, " ", l.interleave);
-  if (!l.recompute_blocks.empty()) {
-    append(text, ", recompute ", recompute_text(l.recompute_blocks));
-  } else if (l.recompute != RecomputeMode::kNone) {
-    append(text, ", recompute ", enum_name(l.recompute));
-  }
+  text += l.recompute_blocks.empty() ? recompute_text(l.recompute) : recompute_text(l.recompute_blocks);
   if (l.offload != OffloadMode::kNone) append(text, ", offload ", enum_name(l.offload));
   if (!l.cuts.empty()) text += ", uneven stages";
   return text;

@@ -61,7 +61,7 @@ struct Layout {
   int64_t first_rank(int64_t stage) const;
   // Ranks that take different samples.
   int64_t sample_ranks() const { return data * expert; }
-  // What is computed again of a repeated block, by its number.
+  // What becomes of what a repeated block leaves for backward, by its number.
   RecomputeMode recompute_of(size_t block) const {
     if (recompute_blocks.empty()) return recompute;
     return block < recompute_blocks.size() ? recompute_blocks[block] : RecomputeMode::kNone;

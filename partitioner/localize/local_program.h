@@ -44,6 +44,12 @@ struct PipelineStage {
     const bool apart = axis >= 0 && schedule == PipelineSchedule::kZeroBubble && node.weight_gradient;
     return phase(apart ? StageWork::kWeight : StageWork::kBackward, node.chunk, node.turn);
   }
+  // Of each node of a program's graph.
+  std::vector<int32_t> phases(const Graph& graph) const {
+    std::vector<int32_t> phases;
+    for (const Node& node : graph.nodes) phases.push_back(phase(node));
+    return phases;
+  }
   int32_t phase(StageWork work, int chunk, int turn) const {
     if (axis < 0) return turn;  // not cut into stages, or not yet: chunks are marks then
     const int pass = work == StageWork::kForward  ? chunk
@@ -62,6 +68,9 @@ struct LocalProgram {
   int64_t micro_batches = 1;
   int64_t samples_per_step = 0;
   PipelineStage stage;
+  // By Node::block: whether what the block keeps for its backward part waits in the host's memory, on a device that has
+  // its own. Blocks behind the last one keep it on the device.
+  std::vector<bool> blocks_on_host;
 
   // What a rank runs of the micro-batches of a step.
   std::vector<StageStep> order() const;

@@ -74,6 +74,7 @@ void StageCutter::begin() {
   out_.mesh = whole_.mesh;
   out_.micro_batches = whole_.micro_batches;
   out_.samples_per_step = whole_.samples_per_step;
+  out_.blocks_on_host = whole_.blocks_on_host;
   out_.stage = at_;
   b_.take_names(graph_);
   for (size_t k = 0; k < graph_.inputs.size(); ++k) {

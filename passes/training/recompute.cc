@@ -40,7 +40,7 @@ class KeptValues {
   bool holds(ValueId v) const {
     const Node* producer = graph_.producer(v);
     if (producer == nullptr || producer->segment != Segment::kForward || producer->block < 0 || leaves_[v]) return true;
-    switch (modes_[static_cast<size_t>(producer->block)]) {
+    switch (on_device(modes_[static_cast<size_t>(producer->block)])) {
       case RecomputeMode::kSelective:
         return producer->op->kernel || reduces(*producer, v);
       case RecomputeMode::kAttention:
@@ -159,9 +159,8 @@ absl::StatusOr<Graph> recompute(const Graph& graph, const PassContext& context) 
                                           " repeated blocks, numbered from 0"));
   std::vector<RecomputeMode> modes(blocks);
   for (size_t b = 0; b < blocks; ++b) modes[b] = context.recipe.recompute_of(static_cast<int32_t>(b));
-  const bool any = std::any_of(modes.begin(), modes.end(), [](RecomputeMode mode) {
-    return mode != RecomputeMode::kNone && mode != RecomputeMode::kAuto;
-  });
+  const bool any = std::any_of(modes.begin(), modes.end(),
+                               [](RecomputeMode mode) { return on_device(mode) > RecomputeMode::kNone; });
   return any ? Recomputer(graph, std::move(modes)).run() : graph;
 }
 

@@ -18,6 +18,7 @@ namespace partita {
 //   mlp         what enters, what leads to attention and its results; all else is made again
 //   full        the values that enter the block alone
 //
+// What is kept with offload and full_offload is what none and full keep; where it waits is for the code generator.
 // A block without an attention kernel has nothing that leads to one. What the copies compute is what the forward part
 // computes, random numbers included, which depend on the step and the element alone. InvalidArgument where the recipe
 // has modes for more blocks than there are.

@@ -1,5 +1,7 @@
 #include "runtime/cuda/copy_streams.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "runtime/cuda/cuda_device.h"
 
@@ -49,14 +51,31 @@ absl::StatusOr<int64_t> CopyStreams::copy(std::byte* to, const std::byte* from, 
 }
 
 absl::Status CopyStreams::join(cudaStream_t main) {
-  cudaEvent_t last[2] = {};  // of each direction
-  for (const Copy& c : under_way_) last[c.up] = c.done;
-  under_way_.clear();
-  for (cudaEvent_t done : last) {
-    if (done == nullptr) continue;
-    if (cudaError_t e = cudaStreamWaitEvent(main, done, 0); e != cudaSuccess)
+  return join_if(main, [](const Copy&) { return true; });
+}
+
+absl::Status CopyStreams::join(cudaStream_t main, const DeviceMemoryUse& use) {
+  const auto meets = [](const std::vector<Range>& ranges, const Range& copied) {
+    return std::any_of(ranges.begin(), ranges.end(), [&](const Range& r) { return r.meets(copied); });
+  };
+  return join_if(main, [&](const Copy& c) {
+    return meets(use.writes, c.to) || meets(use.reads, c.to) || meets(use.writes, c.from);
+  });
+}
+
+absl::Status CopyStreams::join_if(cudaStream_t main, absl::FunctionRef<bool(const Copy&)> is_needed) {
+  const Copy* last[2] = {};  // of each direction
+  for (const Copy& c : under_way_) {
+    if (is_needed(c)) last[c.up] = &c;
+  }
+  int64_t passed[2] = {};  // the main stream is behind those of a direction up to this one
+  for (size_t up = 0; up < 2; ++up) {
+    if (last[up] == nullptr) continue;
+    passed[up] = last[up]->number;
+    if (cudaError_t e = cudaStreamWaitEvent(main, last[up]->done, 0); e != cudaSuccess)
       return cuda_error("cudaStreamWaitEvent", e);
   }
+  std::erase_if(under_way_, [&](const Copy& c) { return c.number <= passed[c.up]; });
   return absl::OkStatus();
 }
 

@@ -196,6 +196,14 @@ absl::Status CudaDevice::copy(std::byte* to, const std::byte* from, int64_t byte
   return e == cudaSuccess ? absl::OkStatus() : cuda_error("cudaMemcpy", e);
 }
 
+absl::Status CudaDevice::beside_copies(const DeviceMemoryUse& use, absl::FunctionRef<absl::Status()> issue) {
+  PARTITA_RETURN_IF_ERROR(copies_.join(stream_, use));
+  beside_copies_ = true;
+  const absl::Status issued = issue();
+  beside_copies_ = false;
+  return issued;
+}
+
 absl::Status CudaDevice::write(std::byte* to, std::span<const std::byte> from) {
   return staging_.write(to, from, stream());
 }
@@ -277,7 +285,7 @@ std::vector<std::pair<std::string, double>> CudaDevice::readings() {
 }
 
 absl::Status CudaDevice::synchronize() {
-  note("the GPU", cudaStreamSynchronize(stream()));
+  note("the GPU", cudaStreamSynchronize(joined_stream()));
   copies_.reset();
   return failure_;
 }

@@ -46,6 +46,7 @@ class CudaDevice final : public Device {
   size_t replays(size_t count) override { return graphs_.add(count); }
   absl::Status replay(size_t number, absl::FunctionRef<absl::Status()> issue) override;
   absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) override;
+  absl::Status beside_copies(const DeviceMemoryUse& use, absl::FunctionRef<absl::Status()> issue) override;
   absl::Status write(std::byte* to, std::span<const std::byte> from) override;
   absl::Status read(std::span<std::byte> to, const std::byte* from) override;
   absl::StatusOr<bool> reserve_uploads(std::span<const int64_t> parts) override;
@@ -61,11 +62,8 @@ class CudaDevice final : public Device {
   absl::Status synchronize() override;
   absl::StatusOr<std::unique_ptr<Communicator>> communicator(Communicator& control) override;
 
-  // For the makers of kernels. The stream is behind all copies to and from the host.
-  cudaStream_t stream() {
-    if (!copies_.is_joined()) note(copies_.join(stream_));
-    return stream_;
-  }
+  // For the makers of kernels. The stream is behind all copies to and from the host that its next work may meet.
+  cudaStream_t stream() { return beside_copies_ ? stream_ : joined_stream(); }
   const cudaDeviceProp& properties() const { return properties_; }
   int ordinal() const { return ordinal_; }
   // Remembers the first thing that goes wrong while kernels run.
@@ -103,6 +101,11 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<LibraryKernel>> prepare_generated(const Program& program, const Step& step,
                                                                    int64_t blocks, size_t addresses);
   bool is_on_host(const std::byte* at) const;
+  // Behind all copies.
+  cudaStream_t joined_stream() {
+    if (!copies_.is_joined()) note(copies_.join(stream_));
+    return stream_;
+  }
   absl::StatusOr<cudaKernel_t> generated_kernel(const Program& program, const std::string& name);
 
   int ordinal_ = 0;
@@ -131,6 +134,7 @@ class CudaDevice final : public Device {
   std::optional<ProductChoices> choices_;
   LaunchGraphs graphs_;
   CopyStreams copies_;
+  bool beside_copies_ = false;  // what is queued now is behind the copies that it meets
   std::vector<cudaEvent_t> stamps_;
   EventPool timed_events_{cudaEventDefault};
   Staging staging_;

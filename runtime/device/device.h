@@ -1,6 +1,7 @@
 // What an executor asks of a processor with memory of its own. One per rank, used from the rank's thread. Work is put
 // on one queue in the order of the calls, so a step sees what earlier ones wrote; the host learns of it at
-// synchronize(). Uploads alone travel beside it.
+// synchronize(). Uploads travel beside it, and so do copies between
+// the device and the host, as far as nobody can tell.
 //
 // Devices are modules loaded at run time (libpartita_cuda.so), so that nothing else needs their libraries.
 #pragma once
@@ -21,6 +22,15 @@
 #include "runtime/program/program.h"
 
 namespace partita::runtime {
+
+// Memory of a device that some work uses, as address ranges.
+struct DeviceMemoryUse {
+  struct Range {
+    const std::byte *begin = nullptr, *end = nullptr;
+    bool meets(const Range& o) const { return begin < o.end && o.begin < end; }
+  };
+  std::vector<Range> reads, writes;
+};
 
 class Device {
  public:
@@ -58,6 +68,9 @@ class Device {
 
   // Each on the device or in memory from allocate_on_host().
   virtual absl::Status copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // Queues what `issue` does, which uses this memory of the device and no other that a copy to or from the host does:
+  // copies that touch none of it, or read what it reads, may go on beside it.
+  virtual absl::Status beside_copies(const DeviceMemoryUse& use, absl::FunctionRef<absl::Status()> issue) = 0;
   virtual absl::Status write(std::byte* to, std::span<const std::byte> from) = 0;  // from the host, which may reuse it
   virtual absl::Status read(std::span<std::byte> to, const std::byte* from) = 0;   // waits for what came before
 
@@ -102,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Device>> open_device_from(const PluginSource& plu
 // The file of the module for "cuda:" targets.
 inline constexpr const char* kCudaModule = "libpartita_cuda.so";
 // What a device's module exports, as `partita_open_device`. Null and a reason on failure.
-inline constexpr int kDevicePluginVersion = 8;
+inline constexpr int kDevicePluginVersion = 9;
 inline constexpr const char* kDevicePluginSymbol = "partita_open_device";
 using OpenDevicePlugin = Device*(int version, const Program* program, int ordinal, absl::Status* why);
 

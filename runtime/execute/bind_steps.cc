@@ -1,5 +1,6 @@
 // A program's steps bound to one rank: operands become addresses, kernels are found, groups and peers resolved.
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,6 +46,7 @@ absl::Status Executor::bind(const ExecutionConfig& config) {
     }
     if (device_ != nullptr) PARTITA_RETURN_IF_ERROR(bind_runs(segment, segments_.back()));
   }
+  bind_uses();
   if (communicator_ != nullptr) PARTITA_RETURN_IF_ERROR(communicator_->connect(operations()));
   if (device_ != nullptr) {
     PARTITA_ASSIGN_OR_RETURN(device_scratch_, device_->allocate_scratch());
@@ -77,6 +79,63 @@ absl::Status Executor::bind_runs(const ProgramSegment& segment, std::vector<Boun
     if (bound[0].run > 1) bound[0].replay = device_->replays(static_cast<size_t>(program().slots));
   }
   return absl::OkStatus();
+}
+
+// Where something is copied to or from the host's memory, what everything else uses of the device's.
+void Executor::bind_uses() {
+  const auto all_steps = [&](auto of_step) {
+    for (std::vector<BoundStep>& steps : segments_) {
+      for (size_t k = 0; k < steps.size(); ++k) of_step(steps, k);
+    }
+  };
+  bool copies = false;
+  all_steps([&](const std::vector<BoundStep>& steps, size_t k) {
+    const Step& step = *steps[k].step;
+    copies = copies || (step.kind == StepKind::kCopy &&
+                        std::any_of(step.operands.begin(), step.operands.end(),
+                                    [](const Operand& o) { return in_host_memory(o.address.region); }));
+  });
+  if (device_ == nullptr || !copies) return;
+  std::map<size_t, size_t> of_start;  // by the start's number in the program
+  all_steps([&](std::vector<BoundStep>& steps, size_t k) {
+    const bool starts = steps[k].step->kind == StepKind::kCollectiveStart;
+    if (starts || steps[k].run > 0) steps[k].uses = add_uses({&steps[k], std::max<size_t>(steps[k].run, 1)});
+    if (starts) of_start[steps[k].step->id] = steps[k].uses;
+  });
+  all_steps([&](std::vector<BoundStep>& steps, size_t k) {
+    if (steps[k].step->kind == StepKind::kCollectiveWait)
+      steps[k].uses = of_start.at(static_cast<size_t>(int_param(steps[k].step->params, "of", 0)));
+  });
+}
+
+// What the steps use together, for each slot.
+size_t Executor::add_uses(std::span<const BoundStep> steps) {
+  const size_t first = uses_.size();
+  for (int64_t slot = 0; slot < program().slots; ++slot) {
+    DeviceMemoryUse& use = uses_.emplace_back();
+    for (const BoundStep& bound : steps) {
+      for (size_t k = 0; k < bound.step->operands.size(); ++k) {
+        const Operand& operand = bound.step->operands[k];
+        if (operand.dtype == DType::kInvalid || !on_device(operand)) continue;
+        const std::byte* begin = address(operand, slot);
+        const bool reads = k < static_cast<size_t>(bound.step->inputs);
+        (reads ? use.reads : use.writes).push_back({begin, begin + operand_bytes(operand)});
+      }
+    }
+    for (std::vector<DeviceMemoryUse::Range>* ranges : {&use.reads, &use.writes}) {
+      std::sort(ranges->begin(), ranges->end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+      std::vector<DeviceMemoryUse::Range> joined;
+      for (const DeviceMemoryUse::Range& r : *ranges) {
+        if (!joined.empty() && r.begin <= joined.back().end) {
+          joined.back().end = std::max(joined.back().end, r.end);
+        } else {
+          joined.push_back(r);
+        }
+      }
+      *ranges = std::move(joined);
+    }
+  }
+  return first;
 }
 
 absl::Status Executor::bind_batched(std::span<BoundStep> run, const std::vector<size_t>& launch) {

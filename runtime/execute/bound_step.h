@@ -18,6 +18,8 @@ struct CollectivePiece {
   int64_t count = 0, bytes = 0;
 };
 
+inline constexpr size_t kNoUses = ~size_t{0};
+
 // Buffers and tickets are numbers into the executor's lists.
 struct BoundStep {
   const Step* step = nullptr;
@@ -39,6 +41,9 @@ struct BoundStep {
   bool is_batched = false;
   size_t run = 0;  // so many from here on are one run of work on a device, numbered from `replay` by slot
   size_t replay = 0;
+  // Of a run's first step and of a collective, where copies may go on beside them: the executor's uses from here on,
+  // by slot.
+  size_t uses = kNoUses;
   size_t ticket = 0;    // in slot 0
   int64_t outbox = -1;  // its number
 };

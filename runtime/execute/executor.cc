@@ -176,8 +176,7 @@ absl::Status Executor::run_segment(const ScheduleEntry& entry) {
     const size_t together = profile_ || observer_ != nullptr ? 1 : std::max<size_t>(step.run, 1);
     absl::Status status = observer_ != nullptr ? run_observed(step, entry)
                           : profile_           ? run_profiled(step, entry)
-                          : together > 1       ? run_together({&step, together}, entry.slot)
-                                               : run_step(step, entry.slot);
+                                               : run_beside_copies({&step, together}, entry.slot);
     if (status.ok() && device_ != nullptr) status = device_->failure();
     if (!status.ok()) return with_context(status, describe_step(program(), *step.step));
     k += together;
@@ -234,6 +233,12 @@ void Executor::add_batched(const BoundStep& step, const ScheduleEntry& entry, St
     begin = until;
     rest -= bytes;
   }
+}
+
+absl::Status Executor::run_beside_copies(std::span<BoundStep> steps, int64_t slot) {
+  const auto issue = [&] { return steps.size() > 1 ? run_together(steps, slot) : run_step(steps[0], slot); };
+  if (steps[0].uses == kNoUses) return issue();
+  return device_->beside_copies(uses_[steps[0].uses + static_cast<size_t>(slot)], issue);
 }
 
 absl::Status Executor::run_together(std::span<BoundStep> steps, int64_t slot) {

@@ -145,6 +145,8 @@ class Executor {
   std::vector<CollectiveOp> operations() const;
   absl::Status bind_runs(const ProgramSegment& segment, std::vector<BoundStep>& steps);
   absl::Status bind_batched(std::span<BoundStep> run, const std::vector<size_t>& launch);
+  void bind_uses();
+  size_t add_uses(std::span<const BoundStep> steps);
   static std::vector<CollectivePiece> pieces(const Step& step, int64_t group_size);
   absl::Status stage_coordinates();
   absl::Status stage_scalar(const Operand& operand, int64_t slot, int64_t value);
@@ -154,6 +156,7 @@ class Executor {
   absl::Status add_stamped();
   void add_batched(const BoundStep& step, const ScheduleEntry& entry, StepProfile::Clock::time_point begin,
                    StepProfile::Clock::time_point end);
+  absl::Status run_beside_copies(std::span<BoundStep> steps, int64_t slot);
   absl::Status run_together(std::span<BoundStep> steps, int64_t slot);
   absl::Status run_step(BoundStep& step, int64_t slot);
   absl::Status finish_sends();
@@ -187,7 +190,8 @@ class Executor {
   std::vector<Borrowed> borrowed_;  // by region and offset
   std::shared_ptr<KernelScratch> scratch_ = std::make_shared<KernelScratch>();
   std::vector<std::byte*> buffers_;
-  std::vector<Ticket> tickets_;  // 0 where nothing has been started
+  std::vector<DeviceMemoryUse> uses_;  // of runs and collectives, by slot
+  std::vector<Ticket> tickets_;        // 0 where nothing has been started
   std::map<int64_t, Outbox> outboxes_;
   std::map<GroupId, std::deque<const std::byte*>> to_itself_;  // sent and not received, in their outboxes
   std::vector<size_t> ticket_of_step_;

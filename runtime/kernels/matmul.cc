@@ -138,12 +138,14 @@ void sgemm(const Plan& p, const Blocks& blocks, const float* a, const float* b, 
   }
 }
 
-// Products so small that the BLAS entry takes as long to begin as they take: multiplications, and columns of C in whole
-// vectors.
-constexpr int64_t kTiny = 1 << 17, kTinyColumns = 16;
+// Products so small that the BLAS entry takes as long to begin, or to copy B, as they take: multiplications (more where
+// all of B stays in the first-level cache), and columns of C in whole vectors.
+constexpr int64_t kTiny = 1 << 17, kTinyCached = 1 << 19, kCached = 32 << 10, kTinyColumns = 16;
 
 bool is_tiny(const Plan& p) {
-  return p.batch.empty() && !p.transpose_b && p.n % kTinyColumns == 0 && p.k != 0 && p.m * p.n * p.k <= kTiny;
+  const bool cached = p.k * p.n * static_cast<int64_t>(sizeof(float)) <= kCached;
+  return p.batch.empty() && !p.transpose_b && p.n % kTinyColumns == 0 && p.k != 0 &&
+         p.m * p.n * p.k <= (cached ? kTinyCached : kTiny);
 }
 
 template <typename A>

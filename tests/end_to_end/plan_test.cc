@@ -438,5 +438,13 @@ TEST_F(PlanCommand, AProgramThatNeedsMoreThanThePlansDevicesIsRefused) {
   EXPECT_EQ(compile((out_ / "small.json") + " --allow-infeasible").code, 0);
 }
 
+// Steps of our own programs that GPUs have run (tools/bench/results/gpu) are foretold.
+TEST(Plan_OwnPrograms, AreForetoldAsTheyRanOnGpus) {
+  const Outcome foretold = run_command(
+      cat("python3 " PARTITA_TEST_DATA "/../../tools/bench/gpu_predictions --limit 15 --partita ", partita_program()));
+  EXPECT_EQ(foretold.code, 0) << foretold.text;
+  EXPECT_THAT(foretold.text, HasSubstr("over 8 steps"));
+}
+
 }  // namespace
 }  // namespace partita

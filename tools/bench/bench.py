@@ -12,6 +12,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NAMES = ("gpt2", "llama", "bert", "resnet18", "vit", "mlp")
+SIDES = ("eager", "compile", "jax")
+VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 
 
 class Worker:
@@ -78,10 +80,7 @@ def measure(args, name, sgemm, folder, log):
     facts = exporter.answer()
     exporter.end()
     seconds_to_compile = compile_bundle(args, folder, log)
-    sides = {"eager": Worker(args, "eager", name, folder, log)}
-    if not args.quick:
-        sides["compile"] = Worker(args, "compile", name, folder, log)
-        sides["jax"] = Worker(args, "jax", name, folder, log)
+    sides = {side: Worker(args, side, name, folder, log) for side in (SIDES[:1] if args.quick else args.sides.split(","))}
     rounds = {side: [] for side in (*sides, "partita")}
     rates = []
     for turn in range(2 if args.quick else args.rounds):
@@ -106,7 +105,7 @@ def measure(args, name, sgemm, folder, log):
     result["memory_ratio"] = result["partita"]["peak_bytes"] / min(result[side]["peak_bytes"] for side in others)
     if args.where:
         result["where"] = kinds_of_step(args, name, folder, log)
-    result["loss_difference"] = max(abs(a - b) / abs(b) for a, b in zip(result["partita"]["first_losses"], result["eager"]["first_losses"]))
+    result["loss_difference"] = max(abs(a - b) / abs(b) for a, b in zip(result["partita"]["first_losses"], result[others[0]]["first_losses"]))
     return result
 
 
@@ -131,7 +130,7 @@ def machine():
     versions = subprocess.run([sys.executable, "-c", "import torch, onnx, json; print(json.dumps({'torch': torch.__version__, 'onnx': onnx.__version__}))"], check=True,
                               capture_output=True, text=True).stdout
     commit = subprocess.run(["git", "-C", HERE, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
-    return {"cpu": fields.get("model name"), "family": fields.get("cpu family"), "isa": [f for f in ("avx2", "avx512f", "amx_tile") if f in fields.get("flags", "").split()],
+    return {"cpu": fields.get("model name"), "vendor": VENDORS.get(fields.get("vendor_id"), "other"), "family": fields.get("cpu family"), "model": fields.get("model"), "isa": [f for f in ("avx2", "avx512f", "amx_tile") if f in fields.get("flags", "").split()],
             "cores": os.cpu_count(), "kernel": platform.release(), "commit": commit, **json.loads(versions)}
 
 
@@ -166,6 +165,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="two rounds, without torch.compile; nothing is written to results/")
     parser.add_argument("--where", action="store_true", help="a second table: where a step's time goes, by kinds of steps")
+    parser.add_argument("--sides", default=",".join(SIDES), help="what Partita is compared with, with commas: " + ", ".join(SIDES))
     parser.add_argument("--compile-flags", default="", help="more flags for `partita compile`")
     parser.add_argument("--onednn", default=f"{os.environ.get('PARTITA_DEPS', os.path.expanduser('~/.cache/partita/deps'))}/lib/libdnnl.so.3", help="library whose sgemm is measured too")
     parser.add_argument("--keep", help="folder for models, data and bundles, kept afterwards")
@@ -174,6 +174,9 @@ def main():
     unknown = [n for n in chosen if n not in NAMES]
     if unknown:
         parser.error(f"unknown model {unknown[0]!r}; there are {', '.join(NAMES)}")
+    unknown = [n for n in args.sides.split(",") if n not in SIDES]
+    if unknown:
+        parser.error(f"unknown side {unknown[0]!r}; there are {', '.join(SIDES)}")
     titles = read_steps()
     results = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -193,7 +196,7 @@ def main():
         print(where_table(results))
     if not args.quick:
         os.makedirs(f"{HERE}/results", exist_ok=True)
-        path = f"{HERE}/results/{'-'.join(chosen) if len(chosen) < len(NAMES) else 'all'}.json"
+        path = f"{HERE}/results/{'-'.join(chosen) if len(chosen) < len(NAMES) else 'all'}-{about['vendor']}.json"
         with open(path, "w") as out:
             json.dump({"machine": about, "threads": args.threads, "titles": {n: titles[n] for n in chosen}, "results": results}, out, indent=1)
             out.write("\n")

@@ -65,7 +65,7 @@ double class_seconds(WorkClass c, const Problem& problem, const DeviceProfile& d
   for (size_t chunk = 0; chunk < cuts.size(); ++chunk) {
     for (int k = 0; k < cuts[chunk] && unit < w.units.size(); ++k, ++unit) {
       const UnitWork& u = w.unit(unit);
-      const RecomputeMode mode = u.is_block() ? layout.recompute_of(block++) : RecomputeMode::kNone;
+      const RecomputeMode mode = u.is_block() ? on_device(layout.recompute_of(block++)) : RecomputeMode::kNone;
       if (chunk % static_cast<size_t>(layout.pipeline) != static_cast<size_t>(stage)) continue;
       UnitTime t = unit_time(part(u, c), w, device, problem.options, share);
       sum += t.forward + t.input_gradient + t.weight_gradient;

@@ -58,6 +58,7 @@ std::string exposed(const StageSeconds& seconds, double step) {
   if (seconds.hidden_sums > least) append(beside, fmt::format(", sums within passes {:.4g} s", seconds.hidden_sums));
   if (seconds.hidden_gathers > least) append(beside, fmt::format(", gathers {:.4g} s", seconds.hidden_gathers));
   if (seconds.hidden_reduce > least) append(beside, fmt::format(", gradients {:.4g} s", seconds.hidden_reduce));
+  if (seconds.hidden_copies > least) append(beside, fmt::format(", host copies {:.4g} s", seconds.hidden_copies));
   if (!beside.empty()) append(text, "; beside compute", beside.substr(1));
   return text + "\n";
 }

@@ -18,6 +18,7 @@ struct Draft {
   double min_lr = 0, clip = 1;
   std::optional<int64_t> ranks_per_node, virtual_stages, layers_per_virtual_stage, layers;
   std::string granularity;
+  int64_t offloaded_layers = 0;
   std::string save;
   std::optional<int64_t> save_interval;
 };
@@ -149,6 +150,10 @@ void add_layout(Rows& rows) {
                                  {"selective", {kTaken, "recompute: selective"}, [](Draft& d) {
                                     d.granularity = "selective";
                                   }}})});
+  rows.push_back({"cpu-offloading-num-layers",
+                  becomes<Draft>("pin.recompute: {offload: …}", integer(&Draft::offloaded_layers, 0, 65536))});
+  add_rows(rows, {"cpu-offloading", "cpu-offloading-double-buffering"},
+           idle<Draft>("of how many layers says --cpu-offloading-num-layers; two are on their way at a time"));
   add_rows(rows, {"recompute-method", "recompute-num-layers", "recompute-modules", "distribute-saved-activations"},
            idle<Draft>("`recompute` says full or selective; which blocks is planned"));
   add_rows(rows,
@@ -439,6 +444,10 @@ void finish_layout(Draft& d) {
   if (d.granularity == "full") d.config.recipe.recompute = RecomputeMode::kFull;
   if (d.granularity == "selective") d.config.recipe.recompute = RecomputeMode::kSelective;
   if (d.granularity.empty()) d.config.recipe.recompute = RecomputeMode::kNone;
+  pin.recompute_blocks.assign(static_cast<size_t>(d.offloaded_layers), RecomputeMode::kOffload);
+  if (d.offloaded_layers > 0 && !d.granularity.empty())
+    refuse_key(d.config.keys, "cpu-offloading-num-layers",
+               "layers wait on the host, or are computed again: leave out one");
   const int64_t stages = pin.axes["pipeline"];
   if (stages > 1) pin.schedule = PipelineSchedule::k1f1b;
   if (d.layers_per_virtual_stage && d.layers) {

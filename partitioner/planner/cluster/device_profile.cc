@@ -11,6 +11,7 @@
 namespace partita {
 namespace {
 
+constexpr std::string_view kOwn = "own";
 constexpr NumberRange kShare = {"a number in [0, 1]", [](double x) { return x >= 0 && x <= 1; }};
 constexpr NumberRange kEfficiency = {"a number in (0, 1]", [](double x) { return x > 0 && x <= 1; }};
 
@@ -205,12 +206,25 @@ absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceP
       {"launch_seconds", number(&D::launch_seconds, kNonNegative)},
       {"interference", number(&D::interference, kNonNegative)},
       {"host_bandwidth", quantity(&D::host_bandwidth, Unit::kBytesPerSecond, kPositive)},
+      {"host_memory", quantity(&D::host_memory_bytes, Unit::kBytes, kNonNegative)},
       {"host_update_rate", number(&D::host_update_rate, kNonNegative)},
       {"price_per_hour", number(&D::price_per_hour, kNonNegative)},
       {"software", [](const YamlNode& n, const std::string& p, D& d) { return parse_software(n, p, d.software); }},
       {"failures", [](const YamlNode& n, const std::string& p, D& d) { return parse_failure_rates(n, p, d.failures); }},
+      {kOwn, [](const YamlNode&, const std::string&, D&) { return absl::OkStatus(); }},  // below
   };
-  return parse_fields(node, path, kFields, out);
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  const auto at =
+      std::find_if(node.entries.begin(), node.entries.end(), [](const YamlEntry& e) { return e.key == kOwn; });
+  if (out.own == nullptr && at == node.entries.end()) return absl::OkStatus();
+  // What is said of the device is said of both.
+  DeviceProfile own = out.own != nullptr ? *out.own : out;
+  own.own.reset(), own.name = out.name;
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, own));
+  if (at != node.entries.end())
+    PARTITA_RETURN_IF_ERROR(parse_fields(*at->value, join_path(path, at->key), kFields, own));
+  out.own = std::make_shared<const DeviceProfile>(std::move(own));
+  return absl::OkStatus();
 }
 
 // `defaults` and `software` are what every device starts from, so they must stand before `devices`.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -99,12 +100,20 @@ struct DeviceProfile {
   double attention_backward = 1;                    // efficiency of attention's gradient relative to the forward pass
   EfficiencyCurve memory;                           // of bandwidth, by bytes moved
   double launch_seconds = 0;
-  double interference = 0;      // compute slows by this share of the time in which something travels beside it
-  double host_bandwidth = 0;    // to host memory, bytes/s, per device
-  double host_update_rate = 0;  // optimizer elements/s on the host, per device; 0: the device is the host
+  double interference = 0;       // compute slows by this share of the time in which something travels beside it
+  double host_bandwidth = 0;     // to host memory, bytes/s, per device
+  double host_memory_bytes = 0;  // that activations may wait in, per device
+  double host_update_rate = 0;   // optimizer elements/s on the host, per device; 0: the device is the host
   double price_per_hour = 0;
   SoftwareProfile software;
   FailureRates failures;
+  // The same device as programs that are compiled here use it, where that is known to differ from the software whose
+  // published steps the rest was fitted to; null: it is not.
+  std::shared_ptr<const DeviceProfile> own;
+  const DeviceProfile& of_own_programs() const { return own != nullptr ? *own : *this; }
+
+  // Whether it is one beside a host, whose memory it reaches.
+  bool has_host() const { return host_update_rate > 0 && host_bandwidth > 0; }
 
   // What communicators take beyond those that the reserve has room for: of groups, whose rings receive from one rank
   // and send to one, and of messages to and from single ranks.

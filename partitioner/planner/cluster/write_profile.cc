@@ -64,7 +64,7 @@ std::string device_text(const DeviceProfile& d) {
   l.add("memory_curve", d.memory);
   l.add("launch_seconds", d.launch_seconds), l.add("interference", d.interference);
   if (d.host_bandwidth > 0) l.add("host_bandwidth", d.host_bandwidth);
-  l.add("host_update_rate", d.host_update_rate);
+  l.add("host_memory", d.host_memory_bytes), l.add("host_update_rate", d.host_update_rate);
   if (d.price_per_hour > 0) l.add("price_per_hour", d.price_per_hour);
   const SoftwareProfile& s = d.software;
   Lines software(6);

@@ -87,12 +87,14 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   auto [dense, expert] = local_parameters(u, l);
   c.gather_bytes = (dense + expert) * problem_.options.element_bytes();
   c.frozen_bytes = local_frozen(u, l) * problem_.options.element_bytes();
+  if (u.is_block() && device.has_host()) add_copies(u, device, l, c);
   return c;
 }
 
 // Software that recomputes runs a block's forward part again; a program compiled here what is asked for of it alone.
 CostModel::UnitCost::Again CostModel::repeated(const UnitWork& u, const UnitTime& t, const SoftwareProfile& software,
-                                               RecomputeMode mode) const {
+                                               RecomputeMode said) const {
+  const RecomputeMode mode = on_device(said);
   if (!u.is_block() || mode <= RecomputeMode::kNone) return {};
   const double scores = mode == RecomputeMode::kSelective && !problem_.options.flash ? t.attention : 0;
   if (mode == RecomputeMode::kSelective && !problem_.own_programs) return {.compute = scores};
@@ -114,7 +116,8 @@ CostModel::UnitCost::Again CostModel::repeated(const UnitWork& u, const UnitTime
 
 double CostModel::again_seconds(const UnitCost& c, RecomputeMode mode) {
   const UnitCost::Again& a = again(c, mode);
-  return a.compute + a.tensor * c.tensor_forward + a.context * c.context_forward + a.expert * c.expert;
+  return a.compute + a.tensor * c.tensor_forward + a.context * c.context_forward + a.expert * c.expert +
+         a.copies.added();
 }
 
 CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t kind, const UnitCost& cost,
@@ -123,6 +126,7 @@ CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t k
   for_each_mode(units, kind, problem_.workload->kinds[kind], l, [&](RecomputeMode mode, double n) {
     const UnitCost::Again& a = again(cost, mode);
     sum.compute += n * a.compute, sum.tensor += n * a.tensor, sum.context += n * a.context, sum.expert += n * a.expert;
+    sum.copies.add(a.copies, n);
   });
   return sum;
 }
@@ -164,6 +168,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       forward[kCompute] += n * c.forward;
       backward[kCompute] += n * c.input_gradient, weight[kCompute] += n * c.weight_gradient;
       backward[kRecompute] += again.compute;
+      again.copies.add_to(forward, backward);
       for (double e : problem_.workload->kinds[k].batch_reduces) {
         const double each = collective_time(group, CollectiveKind::kAllReduce, samples, e * sizeof(float)).seconds;
         forward[kStatistics] += n * each, backward[kStatistics] += n * each;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "partitioner/planner/cost/communication_lane.h"
+#include "partitioner/planner/cost/host_activations.h"
 #include "partitioner/planner/cost/memory_model.h"
 #include "partitioner/planner/cost/prediction.h"
 #include "partitioner/planner/cost/simulate.h"
@@ -87,9 +88,11 @@ class CostModel {
   double heaviest_of_largest(const DeviceGroup& group, const Layout& layout);
   // Per kind of unit, on one rank and micro-batch.
   struct UnitCost {
-    // What backward repeats of forward: seconds of compute, and shares of what each axis sends.
+    // What backward repeats of forward: seconds of compute, and shares of what each axis sends; and what waits on the
+    // host.
     struct Again {
       double compute = 0, tensor = 0, context = 0, expert = 0;
+      HostCopies copies = {};
     };
     double forward = 0, input_gradient = 0, weight_gradient = 0;
     std::array<Again, kRecomputeModes> again;
@@ -104,6 +107,10 @@ class CostModel {
   }
   UnitCost::Again repeated(const UnitWork& unit, const UnitTime& time, const SoftwareProfile& software,
                            RecomputeMode mode) const;
+  // Adds what copies of the modes that wait on the host take (stage_recompute.cc).
+  void add_copies(const UnitWork& unit, const DeviceProfile& device, const Layout& layout, UnitCost& cost) const;
+  // Bytes that a unit's micro-batch keeps for backward on a rank or its host.
+  double kept(const UnitWork& unit, const DeviceProfile& device, const Layout& layout, RecomputeMode mode) const;
   // Seconds that a mode adds to a unit and micro-batch.
   static double again_seconds(const UnitCost& cost, RecomputeMode mode);
   // Of a kind's units on a stage, together.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "partitioner/planner/cost/host_activations.h"
 #include "partitioner/planner/cost/program_memory.h"
 
 namespace partita {
@@ -43,7 +44,7 @@ double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfil
   double samples = static_cast<double>(l.micro_batch);
   if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
   double element = problem.options.element_bytes(), whole = whole_share(u, l), t = static_cast<double>(l.tensor);
-  if (mode == RecomputeMode::kFull) return u.input * element * whole * samples;
+  if (on_device(mode) == RecomputeMode::kFull) return u.input * element * whole * samples;
   auto here = [&](const TensorParts& p) { return p[0] / t + p[1] * whole; };
   double bytes = here(u.saved) * element + here(u.saved_bytes);
   if (element < 4) bytes += here(u.composed) * device.software.composed_saved_bytes;
@@ -121,7 +122,8 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
   double element = problem.options.element_bytes();
   bool mixed = element < 4;
   double largest_unit = 0, largest_gathered = 0, largest_saved = 0, logits = 0;
-  double frozen = 0;  // elements, held in the compute precision
+  double frozen = 0;                        // elements, held in the compute precision
+  double waiting = 0, largest_waiting = 0;  // on the host: blocks, and bytes of one
   for (size_t k = 0; k < stage.counts.size(); ++k) {
     double n = stage.counts[k];
     if (n == 0) continue;
@@ -134,9 +136,14 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
     largest_gathered = std::max(largest_gathered, d + e + (whole ? 0 : untrained));
     const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
     const double put_off = puts_off ? put_off_bytes(u, problem, l) : 0;
-    for_each_mode(stage, k, u, l, [&](RecomputeMode mode, double units) {
-      m.activations += units * (saved_bytes(u, problem, device, l, mode) + put_off) * in_flight;
-      if (mode == RecomputeMode::kFull)
+    for_each_mode(stage, k, u, l, [&](RecomputeMode said, double units) {
+      const RecomputeMode mode = mode_on(device, l, said);
+      const double saved = saved_bytes(u, problem, device, l, mode);
+      m.activations += units * ((waits_on_host(mode) ? 0 : saved) + put_off) * in_flight;
+      if (waits_on_host(mode)) {
+        largest_waiting = std::max(largest_waiting, saved), waiting += units * in_flight;
+      }
+      if (on_device(mode) == RecomputeMode::kFull)
         largest_saved = std::max(largest_saved, saved_bytes(u, problem, device, l, RecomputeMode::kNone));
     });
     double samples = static_cast<double>(l.micro_batch);
@@ -167,7 +174,7 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
   if (l.zero >= 3 || host_parameters) m.transient += (kept ? p.all() + frozen : 2 * largest_gathered) * element;
   if (l.zero >= 2) m.transient += largest_unit * gradient;
   m.transient += logits;
-  m.transient += largest_saved;
+  m.transient += largest_saved + largest_waiting * blocks_on_their_way(l, waiting);
   m.reserve = device.reserve_bytes + software.fragmentation * (m.activations + m.transient);
   const LayoutCommunicators c = communicators(l);
   m.communicators = device.beyond_reserve(c.groups, c.sends, c.receives);

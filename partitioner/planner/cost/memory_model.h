@@ -13,10 +13,10 @@ namespace partita {
 
 struct MemoryUse {
   double parameters = 0, gradients = 0, optimizer = 0;
-  double activations = 0;    // kept for backward by all micro-batches in flight
-  double stash = 0;          // versions of the weights that micro-batches in flight read (pipedream)
-  double transient = 0;      // gathered parameters, the loss's logits, one block's recomputed values
-  double reserve = 0;        // assumed: context, some communicators, workspaces, fragmentation
+  double activations = 0;  // kept for backward by all micro-batches in flight
+  double stash = 0;        // versions of the weights that micro-batches in flight read (pipedream)
+  double transient = 0;    // gathered parameters, the loss's logits, one block's recomputed values, copies of a host's
+  double reserve = 0;      // assumed: context, some communicators, workspaces, fragmentation
   double communicators = 0;  // assumed: those that the reserve has no room for
 
   double total() const {
@@ -65,7 +65,8 @@ struct LayoutCommunicators {
 };
 LayoutCommunicators communicators(const Layout& layout);
 
-// Bytes that one micro-batch keeps for one unit's backward on a rank, under a mode of recomputation.
+// Bytes that one micro-batch keeps for one unit's backward on a rank, under a mode of recomputation, there or on its
+// host.
 double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
                    RecomputeMode mode);
 

@@ -42,12 +42,13 @@ inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 16
      {"host", &Breakdown::host},
      {"stragglers", &Breakdown::stragglers}}};
 
-// Repeated blocks of a stage that are computed again alike.
+// Repeated blocks of a stage that are computed again, or wait on the host, alike.
 struct RecomputedBlocks {
   RecomputeMode mode = RecomputeMode::kNone;
   std::vector<int64_t> blocks;  // their numbers
   double bytes = 0;             // freed on a rank
-  double seconds = 0;           // of compute and collectives, added to a step
+  double seconds = 0;           // of compute, collectives and copies, added to a step
+  double host_bytes = 0;        // of a rank that wait on its host, of all micro-batches in flight
 };
 
 // Of a step whose samples have one of several lengths.

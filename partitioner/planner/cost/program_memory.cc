@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/cat.h"
+#include "partitioner/planner/cost/host_activations.h"
 
 namespace partita {
 namespace {
@@ -16,30 +17,63 @@ double here(const TensorParts& parts, const UnitWork& u, const Layout& l) {
   return parts[0] / tensor + parts[1] * (l.sequence_parallel && u.sequence ? 1 / tensor : 1);
 }
 
-// What blocks make again of their values, one block at a time.
+// What blocks make again of their values, one block at a time, and what comes for them from the host and goes there.
 class ComputedAgain {
  public:
-  // Blocks with a mode, what all of them keep, and what one of them makes again.
-  void add(RecomputeMode mode, double kept, double again) {
-    kept_[static_cast<size_t>(mode)] += kept;
-    double& most = again_[static_cast<size_t>(mode)];
-    if (mode > RecomputeMode::kSelective) most = std::max(most, again);
+  // Units of all micro-batches in flight with a mode, what each keeps for backward, on the device or the host, and what
+  // one of them makes again.
+  void add(const UnitWork& unit, RecomputeMode mode, double units, double kept, double again) {
+    Blocks& to = modes_[static_cast<size_t>(mode)];
+    if (mode > RecomputeMode::kSelective) to.again = std::max(to.again, again);
+    if (unit.is_block()) to.count += units, all_ += units;
+    if (waits_on_host(mode)) {
+      to.of_one = std::max(to.of_one, kept);
+    } else {
+      to.kept += units * kept, kept_of_blocks_ += unit.is_block() ? units * kept : 0;
+    }
   }
 
   // Bytes beyond the `kept` ones of the whole stage. A stage computes its first blocks again, as far as it does, those
-  // in full before others (stage_recompute.cc): what later blocks kept is free by then. In a pipeline it is not, as
-  // slots are for nothing else.
+  // that wait on the host and those in full before others (stage_recompute.cc): what later blocks kept is free by then.
+  // In a pipeline it is not, as slots are for nothing else.
   double beyond(double kept, const Layout& l) const {
+    return most(kept, l, [&](const Blocks& b) { return b.again + moving(b, l); });
+  }
+  // Of them, what is on its way beside the loss, which keeps its own: where the last blocks wait on the host, as much
+  // still goes down there as comes up already (programs that were allocated have it so; in pipelines once).
+  double moving(const Layout& l) const {
+    const double once = most(kept_of_blocks_, l, [&](const Blocks& b) { return moving(b, l); });
+    if (l.pipeline > 1) return once;
+    double of_one = 0;
+    for (const Blocks& b : modes_) of_one = std::max(of_one, b.of_one);
+    const double all = (of_one * all_ - kept_of_blocks_) / static_cast<double>(l.overlapped());
+    return std::min(2 * once, std::max(once, all));
+  }
+
+ private:
+  struct Blocks {
+    double count = 0, kept = 0, again = 0;
+    double of_one = 0;  // where they wait on the host
+  };
+
+  // While the first comes up, the block behind it, which may be kept, is at work. In a pipeline that has a slot.
+  double moving(const Blocks& b, const Layout& l) const {
+    return b.of_one * blocks_on_their_way(l, l.pipeline > 1 ? b.count : all_);
+  }
+
+  template <typename Needed>
+  double most(double kept, const Layout& l, Needed needed) const {
     double most = 0, so_far = 0;
     for (size_t mode = kRecomputeModes; mode-- > 0;) {
-      so_far += kept_[mode];
-      if (again_[mode] > 0) most = std::max(most, l.pipeline > 1 ? again_[mode] : so_far + again_[mode] - kept);
+      so_far += modes_[mode].kept;
+      const double bytes = needed(modes_[mode]);
+      if (bytes > 0) most = std::max(most, l.pipeline > 1 ? bytes : so_far + bytes - kept);
     }
     return most;
   }
 
- private:
-  std::array<double, kRecomputeModes> kept_{}, again_{};
+  std::array<Blocks, kRecomputeModes> modes_{};
+  double all_ = 0, kept_of_blocks_ = 0;  // blocks, and bytes
 };
 
 // Of a sample's largest attention on a rank, 2 bytes a score.
@@ -57,7 +91,7 @@ double score_bytes(const UnitWork& u, const Layout& l) {
 double kept_bytes(const UnitWork& u, const Workload& w, const Layout& l, RecomputeMode mode) {
   double samples = static_cast<double>(l.micro_batch);
   if (w.sequence > 1) samples /= static_cast<double>(l.context);
-  if (mode == RecomputeMode::kFull) return here({0, u.input_bytes}, u, l) * samples;
+  if (on_device(mode) == RecomputeMode::kFull) return here({0, u.input_bytes}, u, l) * samples;
   const size_t known = static_cast<size_t>((w.recomputes & mode_bit(mode)) != 0 ? mode : RecomputeMode::kNone);
   TensorParts parts = u.kept[known];
   const TensorParts& rows = u.rows_kept[known];
@@ -113,10 +147,11 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     largest_gathered = std::max(largest_gathered, whole), gathered += n * whole;
     frozen_bytes += n * (u.frozen_bytes[0] / tensor + u.frozen_bytes[1]);
     const double all = kept_bytes(u, w, l, RecomputeMode::kNone);
-    for_each_mode(stage, k, u, l, [&](RecomputeMode mode, double units) {
+    for_each_mode(stage, k, u, l, [&](RecomputeMode said, double units) {
+      const RecomputeMode mode = mode_on(device, l, said);
       const double kept = kept_bytes(u, w, l, mode);
-      m.activations += units * in_flight * kept;
-      again.add(mode, units * in_flight * kept, mode == RecomputeMode::kFull ? all : all - kept);
+      if (!waits_on_host(mode)) m.activations += units * in_flight * kept;
+      again.add(u, mode, units * in_flight, kept, on_device(mode) == RecomputeMode::kFull ? all : all - kept);
     });
     if (puts_off) m.activations += n * in_flight * put_off_bytes(u, problem, l);
     if (l.pipeline > 1) message = std::max(message, here({0, u.input_bytes}, u, l) * samples);
@@ -127,7 +162,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     double& most = u.is_block() ? in_block : working;
     most = std::max(most, (u.is_block() ? 2 : 1) * largest);
   }
-  working = std::max(working, in_block + again.beyond(m.activations, l));
+  working = std::max(working + again.moving(l), in_block + again.beyond(m.activations, l));
   const double tied = tied_parameters(w, stage, l);
   const ShardedParameters p(w, stage, l);
   const bool host_moments = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;

@@ -11,8 +11,8 @@ namespace partita {
 // into `workload`'s. Internal where their units are not the same. `mode`: what it computes again of all blocks.
 absl::Status take_kept(Workload& workload, const Workload& program, RecomputeMode mode);
 
-// Bytes that one micro-batch keeps for one unit's backward on a rank, as if nothing were computed again where
-// that is not known of a mode.
+// Bytes that one micro-batch keeps for one unit's backward on a rank or its host, as if nothing were computed again
+// where that is not known of a mode.
 double kept_bytes(const UnitWork& unit, const Workload& workload, const Layout& layout, RecomputeMode mode);
 
 // As stage_memory.

@@ -1,6 +1,6 @@
-// Which blocks a layout's stages compute again: on each stage, what is missing is freed by the blocks and modes that
-// cost least (recompute_knapsack.h). Early stages hold more micro-batches, so that a block frees more there and more of
-// them are computed again.
+// Which blocks a layout's stages compute again, or leave to the host's memory: on each stage, what is missing is freed
+// by the blocks and modes that cost least (recompute_knapsack.h). Early stages hold more micro-batches, so that a block
+// frees more there and more of them are computed again.
 #include <algorithm>
 
 #include "partitioner/planner/cost/cost_model.h"
@@ -30,6 +30,18 @@ std::vector<int64_t> block_numbers(const Workload& w) {
 }
 
 }  // namespace
+
+double CostModel::kept(const UnitWork& u, const DeviceProfile& device, const Layout& l, RecomputeMode mode) const {
+  return problem_.own_programs ? kept_bytes(u, *problem_.workload, l, mode) : saved_bytes(u, problem_, device, l, mode);
+}
+
+void CostModel::add_copies(const UnitWork& u, const DeviceProfile& device, const Layout& l, UnitCost& c) const {
+  const double forward = c.forward + c.tensor_forward + c.context_forward + c.expert,
+               backward = c.input_gradient + c.weight_gradient + c.tensor_backward + c.context_backward + c.expert;
+  for (RecomputeMode mode : {RecomputeMode::kOffload, RecomputeMode::kFullOffload})
+    c.again[static_cast<size_t>(mode)].copies =
+        HostCopies::of(kept(u, device, l, mode), device, forward, backward + again_seconds(c, mode));
+}
 
 std::optional<Layout> CostModel::with_recompute(Layout whole, double spare) {
   const Workload& w = *problem_.workload;
@@ -62,10 +74,11 @@ std::optional<Layout> CostModel::with_recompute(Layout whole, double spare) {
   while (!modes.empty() && modes.back() == RecomputeMode::kNone) modes.pop_back();
   if (modes.empty()) return std::nullopt;
   whole.recompute_blocks = std::move(modes);
-  const bool all_full = std::all_of(whole.recompute_blocks.begin(), whole.recompute_blocks.end(),
-                                    [](RecomputeMode mode) { return mode == RecomputeMode::kFull; });
-  if (all_full && static_cast<int64_t>(whole.recompute_blocks.size()) == block_count(w))
-    whole.recompute = RecomputeMode::kFull, whole.recompute_blocks.clear();
+  const RecomputeMode first = whole.recompute_blocks.front();
+  const bool alike = std::all_of(whole.recompute_blocks.begin(), whole.recompute_blocks.end(),
+                                 [&](RecomputeMode mode) { return mode == first && mode >= RecomputeMode::kFull; });
+  if (alike && static_cast<int64_t>(whole.recompute_blocks.size()) == block_count(w))
+    whole.recompute = first, whole.recompute_blocks.clear();
   return whole;
 }
 
@@ -77,9 +90,6 @@ std::vector<RecomputedBlocks> CostModel::recomputed(const Layout& whole, int64_t
   const std::vector<UnitCost>& costs = unit_costs(group_of_stage(whole, s), l);
   const double in_memory = held(whole, chunks, s), times = static_cast<double>(micro_batches(problem_, whole));
   const DeviceProfile& device = group_of_stage(whole, s).device;
-  auto kept = [&](const UnitWork& u, RecomputeMode mode) {
-    return problem_.own_programs ? kept_bytes(u, w, l, mode) : saved_bytes(u, problem_, device, l, mode);
-  };
   std::array<RecomputedBlocks, kRecomputeModes> by_mode;
   for (const auto& list : units_of_chunks(chunks, static_cast<size_t>(s), static_cast<size_t>(whole.pipeline))) {
     for (size_t unit : list) {
@@ -89,7 +99,10 @@ std::vector<RecomputedBlocks> CostModel::recomputed(const Layout& whole, int64_t
       if (mode <= RecomputeMode::kNone) continue;
       RecomputedBlocks& to = by_mode[static_cast<size_t>(mode)];
       to.mode = mode, to.blocks.push_back(numbers[unit]);
-      to.bytes += in_memory * (kept(w.kinds[kind], RecomputeMode::kNone) - kept(w.kinds[kind], mode));
+      const double left = in_memory * kept(w.kinds[kind], device, l, mode),
+                   on_host = waits_on_host(mode_on(device, l, mode)) ? left : 0;
+      to.bytes += in_memory * kept(w.kinds[kind], device, l, RecomputeMode::kNone) - (left - on_host);
+      to.host_bytes += on_host;
       to.seconds += times * again_seconds(costs[kind], mode);
     }
   }

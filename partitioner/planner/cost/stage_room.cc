@@ -1,11 +1,16 @@
 #include "partitioner/planner/cost/stage_room.h"
 
+#include <algorithm>
+
 #include "partitioner/planner/cost/program_memory.h"
 
 namespace partita {
 namespace {
 
 constexpr int kRounds = 4;  // a block that is computed again takes working memory, once a stage
+// Copies are less certain than compute: what they are to save, of the seconds that the choice costs without the host's
+// memory, and of what the stage's units take.
+constexpr double kWorthHost = 0.05, kWorthHostOfStage = 1e-3;
 
 }  // namespace
 
@@ -16,15 +21,25 @@ CostModel::StageRoom::StageRoom(CostModel& model, const Layout& whole, const Lay
       held_(model.held(whole, model.chunk_units(whole), stage)) {
   const Workload& w = *problem_.workload;
   const std::vector<UnitCost>& costs = model.unit_costs(model.group_of_stage(whole, stage), own);
-  each_.resize(w.kinds.size());
+  each_.resize(w.kinds.size()), waiting_.resize(w.kinds.size());
+  // Chunks of an interleaved stage that keep unequally much take more slots than are counted: programs of such choices
+  // were a tenth larger, and one after the other was refused.
+  auto hosted = [&](RecomputeMode mode) {
+    return problem_.own_programs && own.interleave == 1 && waits_on_host(mode_on(device_, own, mode));
+  };
   for (size_t k = 0; k < each_.size(); ++k) {
     const UnitWork& u = w.kinds[k];
+    seconds_.push_back(seconds(costs[k], own));
     if (!u.is_block()) continue;
     const double all = kept_bytes(u, w, own, RecomputeMode::kNone);
     for (size_t m = 0; m < kRecomputeModes; ++m) {
       const RecomputeMode mode = static_cast<RecomputeMode>(m);
-      if (mode != RecomputeMode::kFull && !(w.recomputes & mode_bit(mode))) continue;
-      each_[k].modes[m] = {held_ * (all - kept_bytes(u, w, own, mode)), again_seconds(costs[k], mode)};
+      const bool waits = hosted(mode);
+      if (mode != RecomputeMode::kFull && !waits && !(w.recomputes & mode_bit(mode))) continue;
+      hosted_ = hosted_ || waits;
+      const double kept = held_ * kept_bytes(u, w, own, mode);
+      waiting_[k][m] = waits ? kept : 0;
+      each_[k].modes[m] = {held_ * all - (waits ? 0 : kept), again_seconds(costs[k], mode)};
     }
   }
 }
@@ -34,9 +49,31 @@ double CostModel::StageRoom::missing(const StageUnits& units) const {
 }
 
 std::optional<double> CostModel::StageRoom::compute_again(StageUnits& units, double spare) const {
+  const StageUnits as_is = units;
+  std::optional<double> least = choose(units, spare, RecomputeMode::kFull, false);
+  if (!hosted_) return least;
+  double stage = 0;
+  for (size_t k = 0; k < seconds_.size(); ++k) stage += units.counts[k] * seconds_[k];
+  const double worth = std::max(kWorthHost * least.value_or(0), kWorthHostOfStage * stage);
+  // What is on its way takes room on the device, most of it kOffload's: where a stage has few blocks, or nearly all of
+  // them have to go, less of it is needed without.
+  for (bool offload : {true, false}) {
+    StageUnits other = as_is;
+    const std::optional<double> seconds = choose(other, spare, RecomputeMode::kFullOffload, offload);
+    if (!seconds || (least && *seconds > *least - worth)) continue;
+    least = seconds, units = std::move(other);
+  }
+  return least;
+}
+
+std::optional<double> CostModel::StageRoom::choose(StageUnits& units, double spare, RecomputeMode last,
+                                                   bool offload) const {
   std::vector<RecomputeItems> items = each_;
-  for (size_t k = 0; k < items.size(); ++k)
+  for (size_t k = 0; k < items.size(); ++k) {
     items[k].count = problem_.workload->kinds[k].is_block() ? units.counts[k] : 0;
+    for (size_t m = static_cast<size_t>(last) + 1; m < kRecomputeModes; ++m) items[k].modes[m] = {};
+    if (!offload) items[k].modes[static_cast<size_t>(RecomputeMode::kOffload)] = {};
+  }
   double bytes = missing(units) + spare;
   for (int round = 0; round < kRounds; ++round) {
     const auto chosen = choose_recompute(items, bytes);
@@ -45,11 +82,14 @@ std::optional<double> CostModel::StageRoom::compute_again(StageUnits& units, dou
     const double over = missing(units) + spare;
     bytes += over;
     if (over > 0) continue;
-    double seconds = 0;
+    double seconds = 0, on_host = 0;
     for (size_t k = 0; k < items.size(); ++k) {
-      for (size_t m = 0; m < kRecomputeModes; ++m) seconds += (*chosen)[k][m] * items[k].modes[m].seconds;
+      for (size_t m = 0; m < kRecomputeModes; ++m) {
+        seconds += (*chosen)[k][m] * items[k].modes[m].seconds;
+        on_host += (*chosen)[k][m] * waiting_[k][m];
+      }
     }
-    return seconds;
+    return on_host <= device_.host_memory_bytes ? std::optional(seconds) : std::nullopt;
   }
   return std::nullopt;
 }

@@ -21,11 +21,17 @@ class CostModel::StageRoom {
   std::optional<double> compute_again(StageUnits& units, double spare) const;
 
  private:
+  // As compute_again, with modes up to `last`, of those that wait on the host with or without kOffload.
+  std::optional<double> choose(StageUnits& units, double spare, RecomputeMode last, bool offload) const;
+
   const Problem& problem_;
   const Layout& own_;
   const DeviceProfile& device_;
-  const double held_;                 // micro-batches in flight
-  std::vector<RecomputeItems> each_;  // of each kind's blocks; counts are the units'
+  const double held_;                                         // micro-batches in flight
+  bool hosted_ = false;                                       // whether there are modes that wait on the host
+  std::vector<RecomputeItems> each_;                          // of each kind's blocks; counts are the units'
+  std::vector<double> seconds_;                               // of a unit of each kind
+  std::vector<std::array<double, kRecomputeModes>> waiting_;  // bytes that a kind's block leaves to the host
 };
 
 }  // namespace partita

@@ -25,9 +25,9 @@ enum class TimeKind : uint8_t {
   kExpert,      // tokens to experts and back
   kStatistics,  // sums over the batch
   kReduce,      // of gradients: what backward does not hide
-  kToHost,      // gradients, where the host updates
+  kToHost,      // gradients, where the host updates; activations that wait there
   kOptimizer,   // the update itself
-  kFromHost,    // updated parameters
+  kFromHost,    // updated parameters; activations
   kUpdated,     // gathered for all that share them
   kTied,        // parameters that several stages read, sent to them, and their gradients sent back
   kSend,        // to a stage beside: what is waited for
@@ -45,6 +45,8 @@ struct PassTimes {
   double hidden_gathers = 0, hidden_reduce = 0;
   // Of kTensor, kContext, kExpert and kStatistics, what runs beside the compute of other micro-batches.
   double hidden_sums = 0;
+  // Of kToHost and kFromHost of activations, what runs beside the compute before them.
+  double hidden_to_host = 0, hidden_from_host = 0;
 
   double& operator[](TimeKind p) { return seconds[static_cast<size_t>(p)]; }
   double operator[](TimeKind p) const { return seconds[static_cast<size_t>(p)]; }
@@ -53,12 +55,14 @@ struct PassTimes {
     PassTimes out = *this;
     for (double& s : out.seconds) s *= times;
     out.hidden_gathers *= times, out.hidden_reduce *= times, out.hidden_sums *= times;
+    out.hidden_to_host *= times, out.hidden_from_host *= times;
     return out;
   }
   void operator+=(const PassTimes& other) {
     for (size_t k = 0; k < kTimeKinds; ++k) seconds[k] += other.seconds[k];
     hidden_gathers += other.hidden_gathers, hidden_reduce += other.hidden_reduce;
     hidden_sums += other.hidden_sums;
+    hidden_to_host += other.hidden_to_host, hidden_from_host += other.hidden_from_host;
   }
 };
 

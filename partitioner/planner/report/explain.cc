@@ -131,7 +131,8 @@ std::string memory_table(const Plan& plan) {
   return text;
 }
 
-// What each stage computes again: "    stage 0: full of blocks 0..2: 1.2 GB freed, 0.1 s a step".
+// What each stage computes again or leaves to the host's memory:
+// "    stage 0: full_offload of blocks 0..2: 1.2 GB freed, 80 MB on the host, 0.1 s a step".
 std::string recompute_table(const Plan& plan) {
   std::string text;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -140,8 +141,9 @@ std::string recompute_table(const Plan& plan) {
       for (int64_t b : r.blocks) blocks[static_cast<size_t>(b)] = r.mode;
       std::string ranges;
       for (const std::string& range : block_ranges(blocks, r.mode)) append(ranges, ranges.empty() ? "" : ", ", range);
-      text += fmt::format("    stage {}: {} of block{} {}: {} freed, {:.3g} s a step\n", s, enum_name(r.mode),
-                          r.blocks.size() > 1 ? "s" : "", ranges, gb(r.bytes), r.seconds);
+      text += fmt::format("    stage {}: {} of block{} {}: {} freed{}, {:.3g} s a step\n", s, enum_name(r.mode),
+                          r.blocks.size() > 1 ? "s" : "", ranges, gb(r.bytes),
+                          r.host_bytes > 0 ? cat(", ", gb(r.host_bytes), " on the host") : "", r.seconds);
     }
   }
   return text;
@@ -219,6 +221,35 @@ double hidden_seconds(const Plan& plan) {
   return most;
 }
 
+// Seconds that a stage's blocks which are computed again, or wait on the host, add to a step, where they are most.
+double recompute_seconds(const Plan& plan) {
+  double most = 0;
+  for (const Plan::Stage& stage : plan.stages) {
+    double sum = 0;
+    for (const RecomputedBlocks& r : stage.recompute) sum += r.seconds;
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+// "recompute full: values are made again instead of kept; 20.3 % of the step".
+std::string recompute_choice(const Plan& plan, double recomputed) {
+  const PinRecipe& pin = plan.pin;
+  const RecomputeMode mode = pin.recompute.value_or(RecomputeMode::kNone);
+  const bool hosted =
+      waits_on_host(mode) || std::any_of(pin.recompute_blocks.begin(), pin.recompute_blocks.end(), waits_on_host);
+  const double share = 100 * (hosted ? recompute_seconds(plan) : recomputed) / plan.predicted.step_seconds;
+  if (!pin.recompute_blocks.empty())
+    return fmt::format("  recompute by block: where a stage lacks room; {:.1f} % of the step\n{}", share,
+                       recompute_table(plan));
+  if (mode == RecomputeMode::kNone) return "";
+  const char* what = mode == RecomputeMode::kOffload ? "activations wait in host memory"
+                     : hosted ? "values are made again instead of kept, and what they are made of waits in host memory"
+                              : "values are made again instead of kept";
+  return fmt::format("  recompute {}: {}; {:.1f} % of the step\n{}", enum_name(mode), what, share,
+                     hosted ? recompute_table(plan) : "");
+}
+
 // What each choice of the layout is for, and what it costs.
 std::string choices(const Plan& plan) {
   const Plan::Predicted& p = plan.predicted;
@@ -286,12 +317,7 @@ std::string choices(const Plan& plan) {
   }
   if (const double hidden = hidden_seconds(plan); hidden > kWorthALine * p.step_seconds)
     text += fmt::format("  overlap: {:.4g} s of gathers and sums are to run beside compute\n", hidden);
-  if (const RecomputeMode mode = pin.recompute.value_or(RecomputeMode::kNone); mode != RecomputeMode::kNone)
-    text += fmt::format("  recompute {}: values are made again instead of kept; {:.1f} % of the step\n",
-                        enum_name(mode), percent(b.recompute));
-  if (!pin.recompute_blocks.empty())
-    text += fmt::format("  recompute by block: where a stage lacks room; {:.1f} % of the step\n{}",
-                        percent(b.recompute), recompute_table(plan));
+  text += recompute_choice(plan, b.recompute);
   if (const OffloadMode mode = pin.offload.value_or(OffloadMode::kNone); mode != OffloadMode::kNone)
     text += fmt::format("  offload {}: {} in host memory; {:.1f} % of the step\n", enum_name(mode),
                         mode == OffloadMode::kAll ? "parameters and states are" : "the optimizer's states are",

@@ -81,7 +81,8 @@ void fields(auto& io, Is<Breakdown> auto& b) {
 void fields(auto& io, Is<PassTimes> auto& p) {
   for (size_t k = 0; k < kTimeKinds; ++k) io(kTimeKindNames[k].data(), p.seconds[k], kSaid);
   io("hidden_gathers", p.hidden_gathers, kSaid), io("hidden_reduce", p.hidden_reduce, kSaid);
-  io("hidden_sums", p.hidden_sums, kSaid);
+  io("hidden_sums", p.hidden_sums, kSaid), io("hidden_to_host", p.hidden_to_host, kSaid);
+  io("hidden_from_host", p.hidden_from_host, kSaid);
 }
 
 void fields(auto& io, Is<ChunkTimes> auto& c) {
@@ -114,6 +115,7 @@ void fields(auto& io, Is<Plan::Chunk> auto& c) {
 
 void fields(auto& io, Is<RecomputedBlocks> auto& r) {
   io("mode", r.mode), io("blocks", r.blocks, {.least = 1}), io("bytes", r.bytes), io("seconds", r.seconds);
+  io("host_bytes", r.host_bytes, kSaid);
 }
 
 void fields(auto& io, Is<Plan::Stage> auto& s) {

@@ -55,8 +55,8 @@ Stream stream_of(TimeKind part) {
 
 namespace {
 
-// One part after the other from `start` on. What compute hides of gathers goes on beside it, and of gradient sums has
-// begun before; neither leaves [low, high].
+// One part after the other from `start` on. What compute hides of gathers goes on beside it, and of gradient sums and
+// copies to the host and back has begun before; nothing leaves [low, high].
 double append_slices(const PassTimes& times, int64_t pass, double start, double low, double high,
                      std::vector<Slice>& to) {
   double at = start;
@@ -66,6 +66,8 @@ double append_slices(const PassTimes& times, int64_t pass, double start, double 
     at = end;
     if (part == TimeKind::kGathers) end = end + times.hidden_gathers;
     if (part == TimeKind::kReduce) from = std::max(low, from - times.hidden_reduce);
+    if (part == TimeKind::kToHost) from = std::max(low, from - times.hidden_to_host);
+    if (part == TimeKind::kFromHost) from = std::max(low, from - times.hidden_from_host);
     end = std::min(end, high);
     if (end > from && part != TimeKind::kSend) to.push_back({part, pass, from, end});
   }
@@ -102,7 +104,8 @@ StageSeconds stage_seconds(const PlannedStep& step, const StepTimeline& t, size_
   const auto add = [&](const PassTimes& pass, double times) {
     out.spent.add(pass, times);
     out.hidden_gathers += times * pass.hidden_gathers, out.hidden_reduce += times * pass.hidden_reduce,
-        out.hidden_sums += times * pass.hidden_sums;
+        out.hidden_sums += times * pass.hidden_sums,
+        out.hidden_copies += times * (pass.hidden_to_host + pass.hidden_from_host);
   };
   const double micro = static_cast<double>(step.simulation.micro_batches);
   for (const ChunkTimes& c : step.times.chunks[stage]) {

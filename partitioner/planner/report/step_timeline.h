@@ -47,7 +47,7 @@ StepTimeline step_timeline(const PlannedStep& step);
 // step's), and that what it exchanges runs beside its compute.
 struct StageSeconds {
   Breakdown spent;
-  double hidden_gathers = 0, hidden_reduce = 0, hidden_sums = 0;
+  double hidden_gathers = 0, hidden_reduce = 0, hidden_sums = 0, hidden_copies = 0;
 };
 StageSeconds stage_seconds(const PlannedStep& step, const StepTimeline& timeline, size_t stage);
 

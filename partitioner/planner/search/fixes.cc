@@ -10,8 +10,6 @@ namespace {
 
 constexpr int64_t kAllocatedForFix = 12;  // layouts of one change
 
-bool is_host(const DeviceProfile& d) { return d.host_update_rate == 0; }
-
 std::string link_text(const LinkLevel& level, const ProfileLibrary& library) {
   const LinkProfile &l = level.link, &kind = *library.link(l.kind);
   std::string text = cat("{kind: ", l.kind);
@@ -63,7 +61,14 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
     if (o.pin == options.pin && o.recompute == options.recompute && o.micro == options.micro) return false;
     return offer(change, problem, o);
   };
-  with("--pin recompute=full", [](SearchOptions& o) { o.pin.recompute = RecomputeMode::kFull; });
+  auto recompute = [&](RecomputeMode mode) {
+    return with(cat("--pin recompute=", enum_name(mode)),
+                [&](SearchOptions& o) { o.pin.recompute = mode, o.pin.recompute_blocks.clear(); });
+  };
+  const std::vector<DeviceGroup>& groups = problem.cluster->groups;
+  const bool hosted =
+      std::all_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.has_host(); });
+  if (!recompute(RecomputeMode::kFull) && hosted) recompute(RecomputeMode::kFullOffload);
   const bool sharded = with("--pin zero=3", [](SearchOptions& o) { o.pin.zero = 3; });
   with("--pin micro_batch=1", [](SearchOptions& o) { o.pin.micro_batch = 1; });
   const bool offloaded =
@@ -95,10 +100,11 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
     const DeviceProfile* d = library.device(name);
     const DeviceGroup& g = problem.cluster->groups[0];
     if (problem.cluster->groups.size() != 1 || d->memory_bytes <= g.device.memory_bytes ||
-        is_host(*d) != is_host(g.device))
+        d->has_host() != g.device.has_host())
       continue;
     Cluster c = *problem.cluster;
-    c.groups[0].device = *d, c.groups[0].price_per_hour = d->price_per_hour;
+    c.groups[0].device = problem.own_programs ? d->of_own_programs() : *d;
+    c.groups[0].price_per_hour = d->price_per_hour;
     offer_hardware(cat("in the cluster file: device: ", name), c);
   }
   std::stable_sort(fixes.begin(), fixes.end(), [](const Fix& a, const Fix& b) {

@@ -10,11 +10,13 @@ namespace {
 constexpr size_t kRefusals = 3;  // of layouts that divide work alike, before others are judged by them
 constexpr double kAnotherProgram = 32;
 
-// Whether each block keeps as much for backward, or more.
+// Whether each block keeps as much for backward on the device, or more. What is on its way to the host or back takes
+// room there as well.
 bool keeps_as_much(const Layout& l, const Layout& of) {
   for (size_t b = 0; b <= std::max(l.recompute_blocks.size(), of.recompute_blocks.size()); ++b) {
     const RecomputeMode mine = l.recompute_of(b), theirs = of.recompute_of(b);
-    if (mine != theirs && mine != RecomputeMode::kNone && theirs != RecomputeMode::kFull) return false;
+    const bool least = on_device(theirs) == RecomputeMode::kFull && (waits_on_host(theirs) || !waits_on_host(mine));
+    if (mine != theirs && mine != RecomputeMode::kNone && !least) return false;
   }
   return true;
 }

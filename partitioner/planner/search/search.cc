@@ -222,7 +222,7 @@ class Search {
   bool can_fit(Layout l) {
     if (++effort_, model_.can_fit(l)) return true;
     if (!may_compute_again(l)) return false;
-    l.recompute = RecomputeMode::kFull;
+    l.recompute = space_.least_kept;
     return ++effort_, model_.can_fit(l);
   }
 
@@ -307,7 +307,7 @@ class Search {
     }
     std::optional<Layout> again = model_.with_recompute(l, kMoreThanRefused * beyond);
     const bool never = !again;
-    if (never) again = l, again->recompute = RecomputeMode::kFull, again->recompute_blocks.clear();  // the nearest
+    if (never) again = l, again->recompute = space_.least_kept, again->recompute_blocks.clear();  // the nearest
     const Candidate c{*again, model_.predict(*again, false)};
     if (take(c)) wait_less(c);
     if (moves) move_and_compute_again(l, kMoreThanRefused * beyond);

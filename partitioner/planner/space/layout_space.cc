@@ -162,6 +162,9 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   if (!s.recompute_blocks.empty()) asked = RecomputeMode::kNone;
   s.recompute = {asked};
   s.recompute_by_block = asked == RecomputeMode::kAuto && problem.own_programs;
+  const std::vector<DeviceGroup>& groups = problem.cluster->groups;
+  if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.has_host(); }))
+    s.least_kept = RecomputeMode::kFullOffload;
   if (asked == RecomputeMode::kAuto) {
     s.recompute = {RecomputeMode::kNone};
     if (!problem.options.flash) s.recompute.push_back(RecomputeMode::kSelective);  // of scores, which flash never keeps
@@ -169,7 +172,6 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   }
   // A pinned ZeRO stage says where the states are kept: on the devices unless offload is pinned beside it. Devices that
   // are the host have nowhere to offload to.
-  const std::vector<DeviceGroup>& groups = problem.cluster->groups;
   const bool hosts =
       std::all_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate == 0; });
   s.offload =

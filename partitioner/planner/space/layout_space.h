@@ -25,9 +25,10 @@ struct Space {
   std::optional<int64_t> data;
   std::vector<int> zero;
   std::vector<bool> sequence_parallel;
-  std::vector<RecomputeMode> recompute;         // of all blocks
-  bool recompute_by_block = false;              // what is computed again may differ from block to block
-  std::vector<RecomputeMode> recompute_blocks;  // where that is pinned
+  std::vector<RecomputeMode> recompute;             // of all blocks
+  bool recompute_by_block = false;                  // what is computed again may differ from block to block
+  RecomputeMode least_kept = RecomputeMode::kFull;  // of all blocks, what leaves least on the devices
+  std::vector<RecomputeMode> recompute_blocks;      // where that is pinned
   std::vector<OffloadMode> offload;
   std::vector<PipelineSchedule> schedule;
   std::vector<int64_t> interleave;

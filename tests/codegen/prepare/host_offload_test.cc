@@ -1,6 +1,6 @@
-// GPU programs, those whose states lie in the host's memory among them: whole, over two ranks, on the real executor
-// with a GPU that is this machine, against the local graphs in wide arithmetic. On two such: one whose queue runs as
-// late as it may, and the CUDA module's own device.
+// GPU programs, those whose states or activations lie in the host's memory among them: whole, over two ranks, on the
+// real executor with a GPU that is this machine, against the local graphs in wide arithmetic. On two such: one whose
+// queue runs as late as it may, and the CUDA module's own device.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -14,6 +14,7 @@
 #include "codegen/emit_program.h"
 #include "codegen/prepare/host_transfers.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/communicate/overlap_micro_batches.h"
 #include "partitioner/localize/localize.h"
 #include "partitioner/stages/split_stages.h"
 #include "runtime/execute/executor.h"
@@ -25,9 +26,9 @@
 #include "tests/codegen/support/device_stand_in.h"
 #include "tests/partitioner/support/random_model.h"
 #include "tests/partitioner/support/spmd.h"
+#include "tests/support/test_options.h"
 #ifdef PARTITA_STAND_INS
 #include "tests/stand_ins/cuda/kernels.h"
-#include "tests/support/test_options.h"
 #endif
 
 namespace partita {
@@ -340,6 +341,103 @@ TEST(HostOffload_Program, KeepsStatesOnTheHost) {
       step.device = runtime::DeviceTag::kDevice;
       EXPECT_EQ(runtime::check_program(*program).code(), absl::StatusCode::kDataLoss);
       step.device = runtime::DeviceTag::kHost;
+    }
+  }
+}
+
+// Blocks of as many nodes each, forward and backward, all of which but the last keep what they need on the host.
+void keep_on_host(LocalProgram& local, int32_t blocks) {
+  for (Segment segment : {Segment::kForward, Segment::kBackward}) {
+    const auto is_part = [&](const Node& node) { return node.segment == segment; };
+    const auto all = std::ranges::count_if(local.graph.nodes, is_part);
+    int64_t at = 0;
+    for (Node& node : local.graph.nodes) {
+      if (!is_part(node)) continue;
+      const int32_t block = static_cast<int32_t>(at++ * blocks / all);
+      node.block = segment == Segment::kForward ? block : blocks - 1 - block;
+    }
+  }
+  for (int32_t b = 0; b < blocks; ++b) local.blocks_on_host.push_back(b + 1 < blocks);
+}
+
+int64_t copies_to_host(const runtime::Program& program) {
+  int64_t count = 0;
+  for (const runtime::ProgramSegment& segment : program.segments) {
+    for (const runtime::Step& step : segment.steps) {
+      count += segment.kind == Segment::kForward && step.kind == runtime::StepKind::kCopy &&
+               step.operands[1].address.region == Region::kHostArena;
+    }
+  }
+  return count;
+}
+
+// The same numbers as with everything on the device, on a queue that runs as late as it may and on streams of their
+// own that pause.
+TEST(HostOffload_Activations, TrainAsOnTheDevice) {
+  int64_t copies = 0;
+  for (uint64_t seed = 0; seed < sample_or_all<uint64_t>(6, 60); ++seed) {
+    RandomModel model = random_model(seed);
+    model.micro_batches = 1;
+    model.accumulate = false;
+    model.hidden = 64;
+    const Offload what = seed % 2 == 0 ? Offload::kNone : Offload::kOptimizer;
+    const auto [inputs, states] = random_values(training_graph(model));
+    LocalProgram local = offloaded(model, what);
+    const Tensors expected = run_steps(local, inputs, states, 1);
+#ifdef PARTITA_STAND_INS
+    const Tensors expected_on_cuda = run_steps(local, inputs, states, 3, Played::kCuda);
+#endif
+    keep_on_host(local, 4);
+    auto program = emit_program(local, kGpu);
+    ASSERT_TRUE(program.ok()) << program.status();
+    ASSERT_TRUE(runtime::check_program(*program).ok()) << runtime::check_program(*program);
+    copies += copies_to_host(*program);
+    expect_near(run_steps(local, inputs, states, 1), expected, 1e-9, model);
+#ifdef PARTITA_STAND_INS
+    expect_near(run_steps(local, inputs, states, 3, Played::kCuda), expected_on_cuda, 1e-9, model);
+#endif
+    ASSERT_FALSE(HasFailure()) << seed;
+  }
+  EXPECT_GT(copies, 5);
+}
+
+// Micro-batches in flight, two of which take turns, have a place each on the host; the device keeps less of them.
+TEST(HostOffload_ActivationsOfPipelines, TrainAsOnTheDevice) {
+  const RandomModel model{.layers = {2, 3, 2, 3}, .micro_batches = 4, .accumulate = true, .optimizer = 2, .hidden = 64};
+  const Graph graph = training_graph(model);
+  const auto [inputs, states] = random_values(graph, model.micro_batches);
+  ShardingPlan plan;
+  plan.mesh.axes = {{"pipeline", kRanks}};
+  plan.micro_batches = model.micro_batches;
+  for (const GraphInput& in : graph.inputs) plan.inputs.push_back(Sharding::replicated(graph.type(in.value).shape));
+  for (const State& s : graph.states) {
+    const Sharding whole = Sharding::replicated(graph.type(s.value).shape);
+    plan.states.push_back(StateLayout{whole, whole});
+  }
+  for (PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1f1b, PipelineSchedule::kZeroBubble}) {
+    for (int64_t overlapped : {1, 2}) {
+      auto local = localize(graph, plan);
+      ASSERT_TRUE(local.ok()) << local.status();
+      auto stages = split_stages(*local, 0, {schedule, 1, {}, overlapped});
+      ASSERT_TRUE(stages.ok()) << stages.status();
+      ASSERT_TRUE(overlap_micro_batches(*stages, overlapped).ok());
+      const Tensors expected = run_steps(*stages, inputs, states, 2);
+      int64_t on_device = 0, on_host = 0;
+      for (LocalProgram& stage : *stages) {
+        on_device += emit_program(stage, kGpu)->region_bytes[static_cast<int>(Region::kArena)];
+        keep_on_host(stage, 4);
+        const auto program = emit_program(stage, kGpu);
+        ASSERT_TRUE(program.ok()) << program.status();
+        on_device -= program->region_bytes[static_cast<int>(Region::kArena)];
+        on_host += program->region_bytes[static_cast<int>(Region::kHostArena)];
+      }
+      EXPECT_GT(on_device, 0) << enum_name(schedule);
+      EXPECT_GT(on_host, 0) << enum_name(schedule);
+      expect_near(run_steps(*stages, inputs, states, 2), expected, 1e-9, model);
+#ifdef PARTITA_STAND_INS
+      expect_near(run_steps(*stages, inputs, states, 2, Played::kCuda), expected, 1e-9, model);
+#endif
+      ASSERT_FALSE(HasFailure()) << enum_name(schedule) << overlapped;
     }
   }
 }

@@ -134,6 +134,30 @@ TEST(CudaCompile_Offload, IsCompiledAndProved) {
   }
 }
 
+// What blocks keep for backward: less of it on the device, and proved.
+TEST(CudaCompile_OffloadedActivations, AreCompiledAndProved) {
+  SKIP_WITHOUT_PTXAS();
+  const std::string folder = PARTITA_TEST_DATA "/gpt2";
+  const auto memory = [&](const std::string& flags) {
+    TempFolder out;
+    Outcome compiled =
+        run_command(cat(partita_program(), " compile ", folder, "/model.onnx --train ", folder,
+                        "/train.yaml --target cuda:sm_90 --precision bf16 ", flags, " -o ", out / "bundle"));
+    EXPECT_EQ(compiled.code, 0) << flags << ": " << compiled.text;
+    Outcome proved = run_command(cat(partita_program(), " verify ", out / "bundle"));
+    EXPECT_EQ(proved.code, 0) << flags << ": " << proved.text;
+    return nlohmann::json::parse(TempFolder::read(out / "bundle/manifest.json"))["memory_bytes"];
+  };
+  for (const char* layout : {"--ranks 1", "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=1"}) {
+    const auto kept = memory(layout), all = memory(cat(layout, " --pin recompute=offload")),
+               inputs = memory(cat(layout, " --pin recompute=full_offload"));
+    EXPECT_EQ(kept["host_arena"].get<int64_t>(), 0) << layout;
+    EXPECT_LT(all["arena"].get<int64_t>(), kept["arena"].get<int64_t>()) << layout;
+    EXPECT_GT(inputs["host_arena"].get<int64_t>(), 0) << layout;
+    EXPECT_LT(inputs["host_arena"].get<int64_t>(), all["host_arena"].get<int64_t>()) << layout;
+  }
+}
+
 TEST(CudaCompile_DeepSpeedConfig, IsTaken) {
   SKIP_WITHOUT_PTXAS();
   TempFolder out;

@@ -44,12 +44,14 @@ TEST(CudaModels_Narrow, TrainAsOnProcessors) {
   }
 }
 
-// Two ranks of one GPU, whose collectives go through the host, within the limits that hold on processors.
+// Two ranks of one GPU, whose collectives go through the host, within the limits that hold on processors; where blocks
+// keep what they need on the host, too.
 TEST(CudaModels_Ranks, HoldAsPtx) {
   const std::string folder = PARTITA_MODELS "/mixtral";
   auto expected = NpzFile::open(folder + "/expected.npz");
   if (!expected.ok()) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
-  for (const char* flags : {"--ranks 2 --pin tensor=2", "--ranks 2 --pin pipeline=2"}) {
+  for (const char* flags : {"--ranks 2 --pin tensor=2 --pin recompute=full_offload", "--ranks 2 --pin pipeline=2",
+                            "--ranks 2 --pin pipeline=2 --pin recompute=offload"}) {
     TempFolder out;
     expect_holds(folder, *expected, train(folder, 1, kTarget + std::string(flags), out, "ptx", kProgram), 2, 1);
   }

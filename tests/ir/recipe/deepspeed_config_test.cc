@@ -77,6 +77,18 @@ TEST(DeepSpeedConfig_BadInput, NamesTheKey) {
   }
 }
 
+TEST(DeepSpeedConfig, CheckpointsOnTheHost) {
+  const char* kRest = R"({"train_batch_size": 8, "activation_checkpointing": {"partition_activations": true)";
+  auto recompute = [&](const std::string& key) {
+    auto recipe = parse_recipe(kRest + key + "}}", "ds_config.json");
+    EXPECT_TRUE(recipe.ok()) << recipe.status();
+    return recipe->recompute;
+  };
+  EXPECT_EQ(recompute(""), RecomputeMode::kAuto);
+  EXPECT_EQ(recompute(R"(, "cpu_checkpointing": false)"), RecomputeMode::kAuto);
+  EXPECT_EQ(recompute(R"(, "cpu_checkpointing": true)"), RecomputeMode::kFullOffload);
+}
+
 TEST(DeepSpeedConfig_Notes, NameWhatIsLeftOpenAndWhatMeansNothing) {
   const TempFolder folder;
   const std::string path = folder.write(

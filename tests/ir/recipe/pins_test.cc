@@ -55,6 +55,14 @@ TEST(ApplyPin_Recompute, OfAllBlocksOrByTheirNumbers) {
   EXPECT_EQ(recipe.recompute_of(9), kNone);
   EXPECT_THAT(format_pins(recipe.pin), HasSubstr("recompute: {mlp: [3], full: [0..1, 5]}"));
   EXPECT_EQ(parsed_recipe("pin: " + format_pins(recipe.pin)).pin, recipe.pin);
+  ASSERT_TRUE(apply_pin(recipe, "recompute={offload: 0..3, full_offload: [4], full: 5..6}").ok());
+  EXPECT_EQ(recipe.pin.recompute_blocks,
+            (std::vector{kOffload, kOffload, kOffload, kOffload, kFullOffload, kFull, kFull}));
+  EXPECT_THAT(format_pins(recipe.pin), HasSubstr("recompute: {full: [5..6], offload: [0..3], full_offload: [4]}"));
+  EXPECT_EQ(parsed_recipe("pin: " + format_pins(recipe.pin)).pin, recipe.pin);
+  ASSERT_TRUE(apply_pin(recipe, "recompute=full_offload").ok());
+  EXPECT_EQ(recipe.recompute_of(7), kFullOffload);
+  EXPECT_THAT(format_pins(recipe.pin), HasSubstr("recompute: full_offload"));
   ASSERT_TRUE(apply_pin(recipe, "recompute=attention").ok());
   EXPECT_TRUE(recipe.pin.recompute_blocks.empty());
   EXPECT_EQ(recipe.recompute_of(3), kAttention);

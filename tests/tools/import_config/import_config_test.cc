@@ -72,8 +72,8 @@ TEST_F(ImportConfig, DeepSpeed_RefusesWhatWouldTrainSomethingElse) {
   const auto with = [&](const std::string& key) {
     return refused("c.json", R"({"train_batch_size": 8, )" + key + "}");
   };
-  EXPECT_THAT(with(R"("activation_checkpointing": {"cpu_checkpointing": true})"),
-              HasSubstr("activation_checkpointing.cpu_checkpointing: expected false (activations stay on the device"));
+  EXPECT_THAT(with(R"("activation_checkpointing": {"cpu_checkpointing": "gpu"})"),
+              HasSubstr("activation_checkpointing.cpu_checkpointing: expected true or false"));
   EXPECT_THAT(with(R"("communication_data_type": "fp16")"),
               HasSubstr("communication_data_type: expected fp32 or bfp16"));
   EXPECT_THAT(with(R"("curriculum_learning": {"enabled": true})"),
@@ -322,7 +322,12 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
   EXPECT_EQ(c.recipe.pin.zero, 1);
   EXPECT_THAT(c.flags,
               ElementsAre("--log-every", "100", "--steps", "500000", "--checkpoint", "/ckpt", "--every", "10000"));
+  const ImportedConfig waits = taken("c.sh", text + "torchrun x.py --cpu-offloading-num-layers 3\n");
+  EXPECT_EQ(waits.recipe.pin.recompute_blocks, std::vector<RecomputeMode>(3, RecomputeMode::kOffload));
+  EXPECT_EQ(fate(waits, "cpu-offloading-num-layers"), KeyFate::kTaken);
   auto with = [&](const std::string& more) { return refused("b.sh", text + "torchrun x.py " + more + "\n"); };
+  EXPECT_THAT(with("--cpu-offloading-num-layers 3 --recompute-granularity full"),
+              HasSubstr("cpu-offloading-num-layers: layers wait on the host, or are computed again: leave out one"));
   EXPECT_THAT(with("--rampup-batch-size 16 16 5859375"),
               HasSubstr("41:15: rampup-batch-size: the batch does not grow"));
   EXPECT_THAT(with("--fp8-format hybrid --fp8-recipe delayed"),

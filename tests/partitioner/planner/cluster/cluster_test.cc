@@ -203,5 +203,32 @@ TEST(EfficiencyCurve, IsLinearInTheLogarithm) {
   EXPECT_DOUBLE_EQ(c.at(1e6), 0.6);
 }
 
+// What is said of a device counts for our own programs as well, whenever it is said, but for what is said of them.
+TEST(DeviceProfile_Own, HasWhatTheDeviceHasBesideItsOwn) {
+  ProfileLibrary library = *ProfileLibrary::load();
+  absl::Status read = library.overlay(R"(devices:
+  X:
+    own: {launch_seconds: 5.0e-6, software: {copies: 0}}
+    memory: 8.0e9
+    software: {copies: 2, memory_traffic: 1.5})",
+                                      "x.yaml");
+  ASSERT_TRUE(read.ok()) << read;
+  ASSERT_TRUE(library.overlay("devices: {X: {bandwidth: 2.0e12}}", "y.yaml").ok());
+  const DeviceProfile &device = *library.device("X"), &own = device.of_own_programs();
+  ASSERT_NE(&own, &device);
+  EXPECT_EQ(own.name, "X");
+  EXPECT_EQ(own.memory_bytes, 8e9);
+  EXPECT_EQ(own.bandwidth, 2e12);
+  EXPECT_EQ(device.software.copies, 2);
+  EXPECT_EQ(own.software.copies, 0);
+  EXPECT_EQ(own.software.memory_traffic, 1.5);
+  EXPECT_EQ(own.launch_seconds, 5e-6);
+  EXPECT_NE(device.launch_seconds, 5e-6);
+  EXPECT_EQ(own.own, nullptr);
+  const DeviceProfile& cpu = *library.device("cpu");
+  EXPECT_EQ(&cpu.of_own_programs(), &cpu);
+  EXPECT_FALSE(library.overlay("devices: {X: {own: {copies: 1}}}", "z.yaml").ok());
+}
+
 }  // namespace
 }  // namespace partita

@@ -41,5 +41,29 @@ TEST(Fixes, ThoseOfTheLayoutComeFirst) {
   EXPECT_TRUE(std::is_partitioned(fixes.begin(), fixes.end(), [](const Fix& f) { return f.same_hardware; }));
 }
 
+// Blocks whose inputs are most of what is left: they may wait on the host, which is offered where `full` is not enough.
+TEST(Fixes, NameTheHostWhereItHelps) {
+  Workload w = transformer(96, 1024, 65536, 1000);
+  Cluster c = cluster(1, 1, "H100-80GB");
+  DeviceProfile& device = c.groups[0].device;
+  Problem p = problem(w, c, 4);
+  SearchOptions options;
+  options.pin.micro_batch = 1, options.pin.recompute = RecomputeMode::kNone, options.pin.offload = OffloadMode::kNone;
+  auto offered = [&](const std::string& change) {
+    const std::vector<Fix> fixes = find_fixes(p, options, library());
+    return std::any_of(fixes.begin(), fixes.end(), [&](const Fix& f) { return f.change == change; });
+  };
+  Layout l;
+  auto bytes = [&](RecomputeMode mode) {
+    l.recompute = mode;
+    return CostModel(p).predict(l, false).memory[0].total();
+  };
+  device.memory_bytes = (bytes(RecomputeMode::kFull) + bytes(RecomputeMode::kFullOffload)) / 2;
+  EXPECT_FALSE(offered("--pin recompute=full"));
+  EXPECT_TRUE(offered("--pin recompute=full_offload"));
+  device.host_update_rate = 0;
+  EXPECT_FALSE(offered("--pin recompute=full_offload"));
+}
+
 }  // namespace
 }  // namespace partita
