@@ -110,7 +110,7 @@ absl::StatusOr<PreparedGraphs> offload(PreparedGraphs all, const CodeContext& c)
     const std::vector<bool>& blocks = program.blocks_on_host;
     if (std::count(blocks.begin(), blocks.end(), true) == 0) continue;
     PreparedGraph& p = all.stages[k];
-    OffloadedGraph made = offload_activations(p.graph, program.stage.phases(p.graph), blocks, c.strict);
+    SidedGraph made = offload_activations(p.graph, program.stage.phases(p.graph), blocks, c.strict);
     take(p, std::move(made.graph), made.same_as);
   }
   return all;

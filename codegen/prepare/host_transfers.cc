@@ -96,11 +96,8 @@ class Inserter {
   // In the place of `reader`, but on that side.
   std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, const Node& reader, Side at,
                             const Attrs& attrs) {
-    r_.at(reader);
-    r_.builder().context().device = at == Side::kHost ? DeviceKind::kHost : DeviceKind::kDefault;
-    auto made = r_.builder().try_emit(op, std::move(inputs), attrs);
-    PARTITA_CHECK(made.ok(), cat(op.name, ": ", made.status().message()));
-    return *std::move(made);
+    const DeviceKind side = at == Side::kHost ? DeviceKind::kHost : DeviceKind::kDefault;
+    return emit_on(side, r_, op, std::move(inputs), attrs, reader);
   }
 
   ValueId on(Side at, ValueId v, const Node& reader) {
@@ -137,6 +134,15 @@ class Inserter {
 }  // namespace
 
 extern const OpDef kTransfer = {.name = "transfer", .infer = same_type};
+
+std::vector<ValueId> emit_on(DeviceKind side, Rewriter& r, const OpDef& op, std::vector<ValueId> inputs,
+                             const Attrs& attrs, const Node& at) {
+  r.at(at);
+  r.builder().context().device = side;
+  auto made = r.builder().try_emit(op, std::move(inputs), attrs);
+  PARTITA_CHECK(made.ok(), cat(op.name, ": ", made.status().message()));
+  return *std::move(made);
+}
 
 SidedGraph insert_host_transfers(const Graph& graph, const std::vector<bool>& host_states) {
   return Inserter(graph, host_states).finish();

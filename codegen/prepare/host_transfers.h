@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "ir/graph/builder.h"
 #include "ir/graph/graph.h"
 
 namespace partita {
@@ -21,6 +22,10 @@ struct SidedGraph {
   std::vector<ValueId> same_as;  // for each of its values, the value of the given graph that it equals
 };
 SidedGraph insert_host_transfers(const Graph& graph, const std::vector<bool>& host_states);
+
+// What `op` makes, in the place of `at`, but on that side.
+std::vector<ValueId> emit_on(DeviceKind side, Rewriter& r, const OpDef& op, std::vector<ValueId> inputs,
+                             const Attrs& attrs, const Node& at);
 
 // The op of the copies. The code generator's own: no graph outside it has them.
 extern const OpDef kTransfer;

@@ -5,10 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "base/cat.h"
-#include "base/status.h"
 #include "codegen/prepare/code_graph.h"
-#include "codegen/prepare/host_transfers.h"
 #include "codegen/prepare/value_readers.h"
 #include "ir/graph/builder.h"
 #include "ir/op/op_def.h"
@@ -33,7 +30,7 @@ class Offloader {
     plan_fetches();
   }
 
-  OffloadedGraph run() {
+  SidedGraph run() {
     std::set<std::pair<int32_t, int32_t>> entered;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
@@ -42,7 +39,7 @@ class Offloader {
         if (entered.insert(part).second) fetch(part);
         std::vector<ValueId> inputs;
         for (ValueId v : node.inputs) inputs.push_back(in_backward(v, n));
-        const std::vector<ValueId> outputs = emit(*node.op, std::move(inputs), node, node.attrs, node.device);
+        const std::vector<ValueId> outputs = emit_on(node.device, r_, *node.op, std::move(inputs), node.attrs, node);
         for (size_t k = 0; k < outputs.size(); ++k) {
           r_.replace(node.outputs[k], outputs[k]);
           r_.builder().name(outputs[k], graph_.values[node.outputs[k]].name);
@@ -51,11 +48,12 @@ class Offloader {
       }
       r_.copy(node);
       for (ValueId v : node.outputs) {
-        if (goes_[v]) on_host_[v] = emit(kTransfer, {r_(v)}, node, {}, DeviceKind::kHost)[0];
-        if (goes_[v]) made_.emplace_back(on_host_[v], v);
+        if (!goes_[v]) continue;
+        on_host_[v] = emit_on(DeviceKind::kHost, r_, kTransfer, {r_(v)}, {}, node)[0];
+        made_.emplace_back(on_host_[v], v);
       }
     }
-    OffloadedGraph out;
+    SidedGraph out;
     out.same_as = same_values(r_, graph_, made_);
     out.graph = std::move(r_).finish();
     return out;
@@ -80,14 +78,21 @@ class Offloader {
            !producer->inputs.empty();
   }
 
-  // The values in memory that `v` is made of where it is read.
-  void add_stored(ValueId v, std::set<ValueId>& stored) const {
-    if (v == kNoValue) return;
-    if (!is_derived(v)) {
-      stored.insert(v);
-      return;
+  // The values in memory that these are made of where they are read.
+  std::set<ValueId> stored_of(std::vector<ValueId> open) const {
+    std::set<ValueId> stored;
+    while (!open.empty()) {
+      const ValueId v = open.back();
+      open.pop_back();
+      if (v == kNoValue) continue;
+      if (is_derived(v)) {
+        const std::vector<ValueId>& of = graph_.producer(v)->inputs;
+        open.insert(open.end(), of.begin(), of.end());
+      } else {
+        stored.insert(v);
+      }
     }
-    for (ValueId of : graph_.producer(v)->inputs) add_stored(of, stored);
+    return stored;
   }
 
   bool goes_with(const Node& reader) const {
@@ -98,9 +103,7 @@ class Offloader {
   void choose() {
     std::vector<bool> stays(graph_.values.size(), false);
     const auto keep = [&](ValueId v) {
-      std::set<ValueId> stored;
-      add_stored(v, stored);
-      for (ValueId s : stored) stays[s] = true;
+      for (ValueId s : stored_of({v})) stays[s] = true;
     };
     for (const GraphOutput& o : graph_.outputs) keep(o.value);
     for (const State& s : graph_.states) keep(s.next);
@@ -111,9 +114,7 @@ class Offloader {
           keep(v);
           continue;
         }
-        std::set<ValueId> stored;
-        add_stored(v, stored);
-        for (ValueId s : stored) {
+        for (ValueId s : stored_of({v})) {
           const Node* producer = graph_.producer(s);
           goes_[s] = producer != nullptr && producer->segment == Segment::kForward && of_samples_[s] &&
                      producer->device != DeviceKind::kHost && byte_size(graph_.type(s)) > kSmallBytes;
@@ -135,9 +136,7 @@ class Offloader {
       auto at = std::find(blocks.begin(), blocks.end(), node.block);
       if (at == blocks.end()) at = blocks.insert(blocks.end(), node.block);
       const int32_t when = at == blocks.begin() ? *at : *std::prev(at);
-      std::set<ValueId> stored;
-      for (ValueId v : node.inputs) add_stored(v, stored);
-      for (ValueId v : stored) {
+      for (ValueId v : stored_of(node.inputs)) {
         if (goes_[v] && planned.emplace(phase, v).second) fetches_[{phase, when}].emplace_back(v, n);
       }
     }
@@ -147,7 +146,7 @@ class Offloader {
     const auto at = fetches_.find(part);
     if (at == fetches_.end()) return;
     for (const auto& [v, reader] : at->second) {
-      const ValueId here = emit(kTransfer, {on_host_.at(v)}, graph_.nodes[reader], {}, DeviceKind::kDefault)[0];
+      const ValueId here = emit_on(DeviceKind::kDefault, r_, kTransfer, {on_host_.at(v)}, {}, graph_.nodes[reader])[0];
       again_[{part.first, v}] = here;
       made_.emplace_back(here, v);
     }
@@ -168,22 +167,12 @@ class Offloader {
     }
     if (same) return r_(v);
     const std::vector<ValueId> outputs =
-        emit(*producer.op, std::move(inputs), graph_.nodes[reader], producer.attrs, DeviceKind::kDefault);
+        emit_on(DeviceKind::kDefault, r_, *producer.op, std::move(inputs), producer.attrs, graph_.nodes[reader]);
     for (size_t k = 0; k < outputs.size(); ++k) {
       again_[{key.first, producer.outputs[k]}] = outputs[k];
       made_.emplace_back(outputs[k], producer.outputs[k]);
     }
     return again_.at(key);
-  }
-
-  // In the place of `at`.
-  std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, const Node& at, const Attrs& attrs,
-                            DeviceKind device) {
-    r_.at(at);
-    r_.builder().context().device = device;
-    auto made = r_.builder().try_emit(op, std::move(inputs), attrs);
-    PARTITA_CHECK(made.ok(), cat(op.name, ": ", made.status().message()));
-    return *std::move(made);
   }
 
   const Graph& graph_;
@@ -200,8 +189,8 @@ class Offloader {
 
 }  // namespace
 
-OffloadedGraph offload_activations(const Graph& graph, std::vector<int32_t> phases, const std::vector<bool>& blocks,
-                                   bool strict) {
+SidedGraph offload_activations(const Graph& graph, std::vector<int32_t> phases, const std::vector<bool>& blocks,
+                               bool strict) {
   return Offloader(graph, std::move(phases), blocks, strict).run();
 }
 

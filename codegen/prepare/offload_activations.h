@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "codegen/prepare/host_transfers.h"
 #include "ir/graph/graph.h"
 
 namespace partita {
@@ -17,11 +18,7 @@ namespace partita {
 // made again from the copies. The copies are nodes of the readers' parts of the schedule. Values of a KiB stay.
 // `phases`: per node, the part of its segment that a schedule runs on its own (CodeGraph::phases); `blocks`: by
 // Node::block, whether what the block keeps goes to the host; `strict`: as CodeGraph's.
-struct OffloadedGraph {
-  Graph graph;
-  std::vector<ValueId> same_as;  // for each of its values, the value of the given graph that it equals; kNoValue: none
-};
-OffloadedGraph offload_activations(const Graph& graph, std::vector<int32_t> phases, const std::vector<bool>& blocks,
-                                   bool strict);
+SidedGraph offload_activations(const Graph& graph, std::vector<int32_t> phases, const std::vector<bool>& blocks,
+                               bool strict);
 
 }  // namespace partita

@@ -296,15 +296,21 @@ void StepPlanner::lay_out(Region region) {
   region_end(region) = place(which, 0);
   if (region == Region::kHostArena) {
     lay_out_turns(region, in_turns);
-    return lay_out_slots_on_host(kept);
+    lay_out_slots_on_host(kept);
+  } else {
+    lay_out_outboxes();
+    lay_out_turns(region, in_turns);
+    lay_out_slots(kept);
   }
+}
+
+void StepPlanner::lay_out_outboxes() {
+  int64_t& arena = region_end(Region::kArena);
   for (int box : outboxes_) {
     PlanBuffer& b = plan_.buffers[temporaries_[box].buffer];
-    b.offset = region_end(region);
-    region_end(region) += b.bytes;
+    b.offset = arena;
+    arena += b.bytes;
   }
-  lay_out_turns(region, in_turns);
-  lay_out_slots(kept);
 }
 
 // What the micro-batches that take turns in a pass leave for its next turn, place after place: those of a group have

@@ -114,6 +114,7 @@ class StepPlanner {
   enum class Reach { kPhase, kPass, kStep };
   Reach reach_of(const PlanBuffer& buffer) const;
   int32_t chunk_of(const PlanStep& step) const;
+  void lay_out_outboxes();
   void lay_out_turns(runtime::Region region, const std::vector<size_t>& buffers);
   void lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept);
   void lay_out_slots_on_host(const std::map<int32_t, std::vector<size_t>>& kept);

@@ -1,7 +1,7 @@
 // What an executor asks of a processor with memory of its own. One per rank, used from the rank's thread. Work is put
 // on one queue in the order of the calls, so a step sees what earlier ones wrote; the host learns of it at
-// synchronize(). Uploads travel beside it, and so do copies between
-// the device and the host, as far as nobody can tell.
+// synchronize(). Uploads travel beside it, and so do copies between the device and the host, as far as nobody can
+// tell.
 //
 // Devices are modules loaded at run time (libpartita_cuda.so), so that nothing else needs their libraries.
 #pragma once

@@ -1,6 +1,5 @@
 // A program's steps bound to one rank: operands become addresses, kernels are found, groups and peers resolved.
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -83,29 +82,23 @@ absl::Status Executor::bind_runs(const ProgramSegment& segment, std::vector<Boun
 
 // Where something is copied to or from the host's memory, what everything else uses of the device's.
 void Executor::bind_uses() {
-  const auto all_steps = [&](auto of_step) {
-    for (std::vector<BoundStep>& steps : segments_) {
-      for (size_t k = 0; k < steps.size(); ++k) of_step(steps, k);
+  const auto copies = [](const BoundStep& bound) { return copies_host_memory(*bound.step); };
+  const auto has_copies = [&](const auto& steps) { return std::any_of(steps.begin(), steps.end(), copies); };
+  if (device_ == nullptr || std::none_of(segments_.begin(), segments_.end(), has_copies)) return;
+  std::vector<size_t> of_start(alone_.size(), kNoUses);  // by the start's number in the program
+  for (std::vector<BoundStep>& steps : segments_) {
+    for (size_t k = 0; k < steps.size(); ++k) {
+      const bool starts = steps[k].step->kind == StepKind::kCollectiveStart;
+      if (starts || steps[k].run > 0) steps[k].uses = add_uses({&steps[k], std::max<size_t>(steps[k].run, 1)});
+      if (starts) of_start[steps[k].step->id] = steps[k].uses;
     }
-  };
-  bool copies = false;
-  all_steps([&](const std::vector<BoundStep>& steps, size_t k) {
-    const Step& step = *steps[k].step;
-    copies = copies || (step.kind == StepKind::kCopy &&
-                        std::any_of(step.operands.begin(), step.operands.end(),
-                                    [](const Operand& o) { return in_host_memory(o.address.region); }));
-  });
-  if (device_ == nullptr || !copies) return;
-  std::map<size_t, size_t> of_start;  // by the start's number in the program
-  all_steps([&](std::vector<BoundStep>& steps, size_t k) {
-    const bool starts = steps[k].step->kind == StepKind::kCollectiveStart;
-    if (starts || steps[k].run > 0) steps[k].uses = add_uses({&steps[k], std::max<size_t>(steps[k].run, 1)});
-    if (starts) of_start[steps[k].step->id] = steps[k].uses;
-  });
-  all_steps([&](std::vector<BoundStep>& steps, size_t k) {
-    if (steps[k].step->kind == StepKind::kCollectiveWait)
-      steps[k].uses = of_start.at(static_cast<size_t>(int_param(steps[k].step->params, "of", 0)));
-  });
+  }
+  for (std::vector<BoundStep>& steps : segments_) {
+    for (BoundStep& step : steps) {
+      if (step.step->kind == StepKind::kCollectiveWait)
+        step.uses = of_start[static_cast<size_t>(int_param(step.step->params, "of", 0))];
+    }
+  }
 }
 
 // What the steps use together, for each slot.

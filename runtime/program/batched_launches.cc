@@ -75,9 +75,7 @@ class LastUses {
 
 std::vector<std::pair<size_t, size_t>> device_runs(const Program& program, const ProgramSegment& segment) {
   const auto is_part = [&](const Step& step) {
-    if (step.kind == StepKind::kCopy)
-      return std::none_of(step.operands.begin(), step.operands.end(),
-                          [](const Operand& o) { return in_host_memory(o.address.region); });
+    if (step.kind == StepKind::kCopy) return !copies_host_memory(step);
     return (step.kind == StepKind::kKernel || step.kind == StepKind::kLibrary) && !runs_on_host(program, step);
   };
   std::vector<std::pair<size_t, size_t>> runs;

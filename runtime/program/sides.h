@@ -11,5 +11,7 @@ bool needs_device(const Program& program);
 bool runs_on_host(const Program& program, const Step& step);
 // Whether a region of such a program lies in the host's memory alone.
 bool in_host_memory(Region region);
+// Whether a step is a copy to or from such a region.
+bool copies_host_memory(const Step& step);
 
 }  // namespace partita::runtime

@@ -171,12 +171,10 @@ def main():
     parser.add_argument("--keep", help="folder for models, data and bundles, kept afterwards")
     args = parser.parse_args()
     chosen = args.only.split(",")
-    unknown = [n for n in chosen if n not in NAMES]
-    if unknown:
-        parser.error(f"unknown model {unknown[0]!r}; there are {', '.join(NAMES)}")
-    unknown = [n for n in args.sides.split(",") if n not in SIDES]
-    if unknown:
-        parser.error(f"unknown side {unknown[0]!r}; there are {', '.join(SIDES)}")
+    for what, said, known in (("model", chosen, NAMES), ("side", args.sides.split(","), SIDES)):
+        unknown = [n for n in said if n not in known]
+        if unknown:
+            parser.error(f"unknown {what} {unknown[0]!r}; there are {', '.join(known)}")
     titles = read_steps()
     results = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -279,6 +279,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   if (!published) {
     PARTITA_RETURN_IF_ERROR(count_kept(p->recipe, counted, p->workload));
     p->problem.own_programs = true;
+    // By way of a copy: what is assigned is a part of what is assigned to.
     for (DeviceGroup& g : p->cluster.groups) g.device = DeviceProfile(g.device.of_own_programs());
   }
   PARTITA_RETURN_IF_ERROR(count_shorter(r, *p));

@@ -211,18 +211,20 @@ absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceP
       {"price_per_hour", number(&D::price_per_hour, kNonNegative)},
       {"software", [](const YamlNode& n, const std::string& p, D& d) { return parse_software(n, p, d.software); }},
       {"failures", [](const YamlNode& n, const std::string& p, D& d) { return parse_failure_rates(n, p, d.failures); }},
-      {kOwn, [](const YamlNode&, const std::string&, D&) { return absl::OkStatus(); }},  // below
   };
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
-  const auto at =
-      std::find_if(node.entries.begin(), node.entries.end(), [](const YamlEntry& e) { return e.key == kOwn; });
-  if (out.own == nullptr && at == node.entries.end()) return absl::OkStatus();
+  static const Fields<D> kAndOwn = [] {  // read below, once all that it shares has been
+    Fields<D> all = kFields;
+    all.push_back({kOwn, [](const YamlNode&, const std::string&, D&) { return absl::OkStatus(); }});
+    return all;
+  }();
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kAndOwn, out));
+  const YamlEntry* said = find_entry(node, kOwn);
+  if (out.own == nullptr && said == nullptr) return absl::OkStatus();
   // What is said of the device is said of both.
   DeviceProfile own = out.own != nullptr ? *out.own : out;
   own.own.reset(), own.name = out.name;
-  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, own));
-  if (at != node.entries.end())
-    PARTITA_RETURN_IF_ERROR(parse_fields(*at->value, join_path(path, at->key), kFields, own));
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kAndOwn, own));
+  if (said != nullptr) PARTITA_RETURN_IF_ERROR(parse_fields(*said->value, join_path(path, kOwn), kFields, own));
   out.own = std::make_shared<const DeviceProfile>(std::move(own));
   return absl::OkStatus();
 }

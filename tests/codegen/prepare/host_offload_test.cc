@@ -63,6 +63,19 @@ LocalProgram offloaded(const RandomModel& model, Offload what) {
   return *std::move(local);
 }
 
+// A stage of a pipeline on each rank.
+ShardingPlan in_stages(const Graph& graph, int64_t micro_batches) {
+  ShardingPlan plan;
+  plan.mesh.axes = {{"pipeline", kRanks}};
+  plan.micro_batches = micro_batches;
+  for (const GraphInput& in : graph.inputs) plan.inputs.push_back(Sharding::replicated(graph.type(in.value).shape));
+  for (const State& s : graph.states) {
+    const Sharding whole = Sharding::replicated(graph.type(s.value).shape);
+    plan.states.push_back(StateLayout{whole, whole});
+  }
+  return plan;
+}
+
 Tensor random_tensor(const TensorType& type, std::mt19937& rng, bool positive) {
   Tensor t = Tensor::zeros(type);
   std::normal_distribution<double> normal;
@@ -245,14 +258,7 @@ void expect_pipeline_trained_on_cuda() {
   RandomModel model{.layers = {2, 3, 2, 3}, .micro_batches = 4, .accumulate = true, .optimizer = 2};
   const Graph graph = training_graph(model);
   const auto [inputs, states] = random_values(graph, model.micro_batches);
-  ShardingPlan plan;
-  plan.mesh.axes = {{"pipeline", kRanks}};
-  plan.micro_batches = model.micro_batches;
-  for (const GraphInput& in : graph.inputs) plan.inputs.push_back(Sharding::replicated(graph.type(in.value).shape));
-  for (const State& s : graph.states) {
-    const Sharding whole = Sharding::replicated(graph.type(s.value).shape);
-    plan.states.push_back(StateLayout{whole, whole});
-  }
+  const ShardingPlan plan = in_stages(graph, model.micro_batches);
   for (PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1f1b}) {
     auto local = localize(graph, plan);
     ASSERT_TRUE(local.ok()) << local.status();
@@ -406,14 +412,7 @@ TEST(HostOffload_ActivationsOfPipelines, TrainAsOnTheDevice) {
   const RandomModel model{.layers = {2, 3, 2, 3}, .micro_batches = 4, .accumulate = true, .optimizer = 2, .hidden = 64};
   const Graph graph = training_graph(model);
   const auto [inputs, states] = random_values(graph, model.micro_batches);
-  ShardingPlan plan;
-  plan.mesh.axes = {{"pipeline", kRanks}};
-  plan.micro_batches = model.micro_batches;
-  for (const GraphInput& in : graph.inputs) plan.inputs.push_back(Sharding::replicated(graph.type(in.value).shape));
-  for (const State& s : graph.states) {
-    const Sharding whole = Sharding::replicated(graph.type(s.value).shape);
-    plan.states.push_back(StateLayout{whole, whole});
-  }
+  const ShardingPlan plan = in_stages(graph, model.micro_batches);
   for (PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1f1b, PipelineSchedule::kZeroBubble}) {
     for (int64_t overlapped : {1, 2}) {
       auto local = localize(graph, plan);

@@ -228,6 +228,7 @@ TEST(DeviceProfile_Own, HasWhatTheDeviceHasBesideItsOwn) {
   const DeviceProfile& cpu = *library.device("cpu");
   EXPECT_EQ(&cpu.of_own_programs(), &cpu);
   EXPECT_FALSE(library.overlay("devices: {X: {own: {copies: 1}}}", "z.yaml").ok());
+  EXPECT_FALSE(library.overlay("devices: {X: {own: {own: {memory: 1.0e9}}}}", "z.yaml").ok());
 }
 
 }  // namespace
