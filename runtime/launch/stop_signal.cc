@@ -59,6 +59,11 @@ StopSignal::~StopSignal() {
   done_ = true;
   waiter_.join();
   const sigset_t set = awaited();
+  // Whoever has heard of a wish to stop in another way may end before its own signal was taken: that one would end the
+  // process by its default action, as if nobody had obeyed.
+  const timespec at_once{0, 0};
+  while (sigtimedwait(&set, nullptr, &at_once) > 0) {
+  }
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 

@@ -219,7 +219,9 @@ class Attempt {
       const Diagnosis d = find_cause(views);
       for (const RankFate& f : d.others) std::fprintf(stderr, "partita: %s\n", d.other_text(f).c_str());
       if (d.root) {
-        AttemptEnd end{.status = status_of_exit(code, cat("root cause: ", d.root_text())),
+        // A rank that saved and left as it was told to has obeyed, whatever then ended its process.
+        const int cause = d.root->kind == FateKind::kTold ? static_cast<int>(ExitCode::kStopped) : code;
+        AttemptEnd end{.status = status_of_exit(cause, cat("root cause: ", d.root_text())),
                        .killed = was_killed(*d.root)};
         add_place(views, d, end);
         return end;
