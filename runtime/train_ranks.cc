@@ -46,14 +46,16 @@ absl::StatusOr<LocalRank> open_local(const TrainOptions& options, int rank, int 
   return local;
 }
 
-// Binds a rank to its cores, and says so: its threads, one where the program is too small for more.
+// Binds a rank to its cores, and says so: its threads, one where the program may be too small for more. One that is
+// alone finds out (TeamChoice).
 absl::StatusOr<int> bind_team(const Program& program, Communicator* communicator, const TrainOptions& options,
                               int device) {
   PARTITA_ASSIGN_OR_RETURN(const RankBinding binding,
                            bind_rank(communicator, options.bind, needs_device(program) ? device : -1));
   if (options.tell && !binding.said.empty())
     std::fprintf(stderr, "rank %d: %s\n", communicator != nullptr ? communicator->rank() : 0, binding.said.c_str());
-  return team_size(program, options.threads > 0 ? options.threads : binding.threads);
+  const int threads = options.threads > 0 ? options.threads : binding.threads;
+  return communicator == nullptr ? threads : team_size(program, threads);
 }
 
 // One rank of a run, watched, on device `device` of this host. `watch` outlives it.

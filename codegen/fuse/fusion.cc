@@ -309,7 +309,7 @@ class Fuser {
   }
 
   bool is_divided(int g, int64_t size) const {
-    if (size <= kUnitPoints || !groups_[g].nests) return true;
+    if (size <= kSerialReduction || !groups_[g].nests) return true;
     const auto code = build_group(code_, groups_[g].nodes, outputs_of(groups_[g].nodes));
     return code && !code->nests.empty() && units(code->nests[0].nest) > 1;
   }

@@ -9,7 +9,7 @@
 
 namespace partita {
 
-inline constexpr int64_t kUnitPoints = 16384;       // points that are worth handing to another thread
+inline constexpr int64_t kUnitPoints = 4096;        // points that are worth handing to another thread
 inline constexpr int64_t kChunk = 4096;             // columns of a row, where one long loop is cut into rows
 inline constexpr int64_t kSerialReduction = 16384;  // elements that one thread may reduce to a scalar on its own
 inline constexpr int64_t kWideFold = 1 << 17;       // columns of a fold at most

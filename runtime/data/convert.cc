@@ -190,14 +190,17 @@ int64_t first_unusable(std::span<const std::byte> bytes, Bits exponent, bool inf
   const Bits magnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
   const int64_t n = static_cast<int64_t>(bytes.size() / sizeof(Bits));
   const Bits least = infinite ? exponent : static_cast<Bits>(exponent + 1);
+  // What is added carries a magnitude of at least that into the sign: a sum and an or of vectors for a comparison.
+  const Bits sign = static_cast<Bits>(magnitude + 1), carry = static_cast<Bits>(sign - least);
   for (int64_t first = 0; first < n; first += kRun) {
     Bits run[kRun];
     const int64_t count = std::min(kRun, n - first);
     std::memcpy(run, bytes.data() + static_cast<size_t>(first) * sizeof(Bits),
                 static_cast<size_t>(count) * sizeof(Bits));
-    bool any = false;
-    for (int64_t k = 0; k < count; ++k) any |= static_cast<Bits>(run[k] & magnitude) >= least;
-    for (int64_t k = 0; any && k < count; ++k) {
+    std::fill(run + count, run + kRun, Bits{0});
+    Bits any = 0;
+    for (int64_t k = 0; k < kRun; ++k) any = static_cast<Bits>(any | ((run[k] & magnitude) + carry));
+    for (int64_t k = 0; (any & sign) != 0 && k < count; ++k) {
       if (static_cast<Bits>(run[k] & magnitude) >= least) return first + k;
     }
   }

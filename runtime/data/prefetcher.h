@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -23,11 +24,25 @@ struct SampleRange {
   int64_t first = 0, count = 0;
 };
 
+// Samples begin with a cache line: a step may read them where they are.
+template <typename T>
+struct LineAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+  LineAllocator() = default;
+  template <typename U>
+  LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLine)); }
+  void deallocate(T* p, size_t) { ::operator delete(p, kLine); }
+  bool operator==(const LineAllocator&) const { return true; }
+};
+using Samples = std::vector<std::byte, LineAllocator<std::byte>>;
+
 struct Batch {
   int64_t step = 0;
-  int64_t valid_samples = 0;                 // of the global batch
-  std::optional<double> padding = {};        // DataSource::padding()
-  std::vector<std::vector<std::byte>> data;  // one per SampleRange, in the same order
+  int64_t valid_samples = 0;           // of the global batch
+  std::optional<double> padding = {};  // DataSource::padding()
+  std::vector<Samples> data;           // one per SampleRange, in the same order
 };
 
 class Prefetcher {

@@ -68,6 +68,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
     return absl::InvalidArgumentError(
         cat("--tune times the products of a GPU, and the program is for ", quote(executor->program().target)));
   PARTITA_RETURN_IF_ERROR(executor->join(communicator));
+  if (communicator == nullptr && team_size(executor->program(), executor->threads_) < executor->threads_)
+    executor->team_.emplace(executor->threads_);
   if (needs_device(executor->program())) {
     if (options.states_of != nullptr) executor->device_ = options.states_of->device_;
     if (executor->device_ == nullptr) {
@@ -137,6 +139,17 @@ bool Executor::takes_samples(const ScheduleEntry& entry) const {
 absl::Status Executor::run(std::span<const ScheduleEntry> schedule,
                            absl::FunctionRef<absl::Status(int64_t, int64_t)> stage,
                            absl::FunctionRef<absl::Status()> queued) {
+  if (!team_) return run_schedule(schedule, stage, queued);
+  omp_set_num_threads(team_->size());
+  const auto begin = StepProfile::Clock::now();
+  PARTITA_RETURN_IF_ERROR(run_schedule(schedule, stage, queued));
+  team_->took(std::chrono::duration<double>(StepProfile::Clock::now() - begin).count());
+  return absl::OkStatus();
+}
+
+absl::Status Executor::run_schedule(std::span<const ScheduleEntry> schedule,
+                                    absl::FunctionRef<absl::Status(int64_t, int64_t)> stage,
+                                    absl::FunctionRef<absl::Status()> queued) {
   std::fill(staged_.begin(), staged_.end(), -1);
   if (observer_ != nullptr) observer_->begin(*this);
   if (profile_ && device_ != nullptr) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -21,6 +22,7 @@
 #include "runtime/execute/bound_step.h"
 #include "runtime/execute/step_observer.h"
 #include "runtime/execute/step_profile.h"
+#include "runtime/execute/team_size.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/kernel_module.h"
 #include "runtime/kernel/region_memory.h"
@@ -100,6 +102,9 @@ class Executor {
   absl::Status put(const Operand& operand, int64_t slot, std::span<const std::byte> bytes) const;
   // Where the steps find it: on the device, if there is one.
   std::byte* address(const Operand& operand, int64_t slot) const;
+  // Has the steps of a slot read an input where `bytes` are, a cache line's beginning, until the next time; or puts
+  // them where those read it, if that is a device's memory or somebody looks on.
+  absl::Status lend(const Operand& input, int64_t slot, std::span<const std::byte> bytes);
   absl::Status fetch_states() const;
   absl::Status put_states() const;
 
@@ -143,6 +148,12 @@ class Executor {
   absl::Status bind_step(const Step& step, const ExecutionConfig& config);
   absl::Status bind_collective(const Step& step, BoundStep& bound);
   std::vector<CollectiveOp> operations() const;
+  // One of buffers_ that is in an input's slot: so far from its beginning.
+  struct InputBuffer {
+    size_t buffer = 0;
+    int64_t from_begin = 0;
+  };
+  std::vector<InputBuffer> input_buffers(const Operand& input, int64_t slot) const;
   absl::Status bind_runs(const ProgramSegment& segment, std::vector<BoundStep>& steps);
   absl::Status bind_batched(std::span<BoundStep> run, const std::vector<size_t>& launch);
   void bind_uses();
@@ -150,6 +161,9 @@ class Executor {
   static std::vector<CollectivePiece> pieces(const Step& step, int64_t group_size);
   absl::Status stage_coordinates();
   absl::Status stage_scalar(const Operand& operand, int64_t slot, int64_t value);
+  absl::Status run_schedule(std::span<const ScheduleEntry> schedule,
+                            absl::FunctionRef<absl::Status(int64_t, int64_t)> stage,
+                            absl::FunctionRef<absl::Status()> queued);
   absl::Status run_segment(const ScheduleEntry& entry);
   absl::Status run_observed(BoundStep& step, const ScheduleEntry& entry);
   absl::Status run_profiled(BoundStep& step, const ScheduleEntry& entry);
@@ -175,6 +189,7 @@ class Executor {
   std::unique_ptr<Communicator> device_communicator_;
   Communicator* communicator_ = nullptr;  // the steps'
   int rank_ = 0, threads_ = 1;
+  std::optional<TeamChoice> team_;  // of a small program that is alone
   std::vector<int64_t> coordinates_;
   struct Group {
     GroupId id = kWorldGroup;
@@ -190,6 +205,8 @@ class Executor {
   std::vector<Borrowed> borrowed_;  // by region and offset
   std::shared_ptr<KernelScratch> scratch_ = std::make_shared<KernelScratch>();
   std::vector<std::byte*> buffers_;
+  // Of inputs, by offset and slot.
+  std::map<std::pair<int64_t, int64_t>, std::vector<InputBuffer>> input_buffers_;
   std::vector<DeviceMemoryUse> uses_;  // of runs and collectives, by slot
   std::vector<Ticket> tickets_;        // 0 where nothing has been started
   std::map<int64_t, Outbox> outboxes_;

@@ -161,6 +161,33 @@ absl::Status Executor::put(const Operand& operand, int64_t slot, std::span<const
   std::memcpy(own.data(), bytes.data(), bytes.size());
   return absl::OkStatus();
 }
+absl::Status Executor::lend(const Operand& input, int64_t slot, std::span<const std::byte> bytes) {
+  if (device_ != nullptr || observer_ != nullptr) return put(input, slot, bytes);
+  PARTITA_CHECK(static_cast<int64_t>(bytes.size()) == operand_bytes(input), "an operand's size");
+  const auto [at, is_new] = input_buffers_.try_emplace({input.address.offset, slot});
+  if (is_new) at->second = input_buffers(input, slot);
+  // No step writes an input.
+  std::byte* const begin = const_cast<std::byte*>(bytes.data());
+  for (const InputBuffer& b : at->second) buffers_[b.buffer] = begin + b.from_begin;
+  return absl::OkStatus();
+}
+std::vector<Executor::InputBuffer> Executor::input_buffers(const Operand& input, int64_t slot) const {
+  std::vector<InputBuffer> found;
+  for (const std::vector<BoundStep>& steps : segments_) {
+    for (const BoundStep& bound : steps) {
+      if (bound.slot_buffers == 0 && slot > 0) continue;
+      for (size_t k = 0; k < bound.step->operands.size(); ++k) {
+        const Operand& o = bound.step->operands[k];
+        const int64_t from_begin = o.address.offset - input.address.offset;
+        if (o.dtype == DType::kInvalid || o.address.region != input.address.region || from_begin < 0 ||
+            from_begin >= operand_bytes(input))
+          continue;
+        found.push_back({bound.buffers + static_cast<size_t>(slot) * bound.slot_buffers + k, from_begin});
+      }
+    }
+  }
+  return found;
+}
 absl::Status Executor::fetch_states() const {
   for (const ProgramState& s : program().states) PARTITA_RETURN_IF_ERROR(fetch(s.operand));
   return absl::OkStatus();

@@ -43,7 +43,7 @@ std::vector<InputSpec> input_specs(const Program& program) {
   return specs;
 }
 
-absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& config, const Executor& executor) {
+absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& config, Executor& executor) {
   std::unique_ptr<InputStage> stage(new InputStage(executor, config));
   const Program& program = executor.program();
   PARTITA_ASSIGN_OR_RETURN(stage->source_, DataSource::open(config, input_specs(program), program.samples_per_step));
@@ -165,7 +165,10 @@ absl::Status InputStage::stage(const Batch& batch, int64_t micro_batch, int64_t 
   const std::vector<std::span<const std::byte>> all = parts(batch, micro_batch, slot);
   for (size_t k = 0; k < columns_.size(); ++k) {
     const Operand& operand = columns_[k].input->operand;
-    PARTITA_RETURN_IF_ERROR(columns_[k].direct ? executor_.put(operand, slot, all[k]) : executor_.put(operand, slot));
+    const absl::Status status = !columns_[k].direct ? executor_.put(operand, slot)
+                                : feed_ != nullptr  ? executor_.put(operand, slot, all[k])
+                                                    : executor_.lend(operand, slot, all[k]);
+    PARTITA_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,7 @@ std::vector<InputSpec> input_specs(const Program& program);
 class InputStage {
  public:
   // Opens the data for batches of `program().samples_per_step`; `executor` outlives it. The data's errors.
-  static absl::StatusOr<std::unique_ptr<InputStage>> open(const DataConfig& config, const Executor& executor);
+  static absl::StatusOr<std::unique_ptr<InputStage>> open(const DataConfig& config, Executor& executor);
 
   const DataSource& source() const { return *source_; }
   // Starts reading batches [first, end) ahead. InvalidArgument where the data hold too few samples, or a feed lacks an
@@ -59,7 +59,7 @@ class InputStage {
     std::vector<LogicalPiece> pieces;
     bool direct = false;  // the samples are the operand's bytes
   };
-  InputStage(const Executor& executor, const DataConfig& config)
+  InputStage(Executor& executor, const DataConfig& config)
       : executor_(executor), ahead_(config.prefetch), feed_(config.feed) {}
   absl::Status add_column(const ProgramInput& input, int source);
   // Where a micro-batch's samples of a column begin in the global batch.
@@ -72,7 +72,7 @@ class InputStage {
   absl::Status upload(const Batch& batch, int64_t micro_batch);
   static void scatter(const Column& column, std::span<const std::byte> data, std::span<std::byte> own);
 
-  const Executor& executor_;
+  Executor& executor_;
   const int64_t ahead_;  // batches
   std::shared_ptr<const DataSource> source_;
   const std::shared_ptr<SampleFeed> feed_;  // null: batches are read ahead

@@ -91,12 +91,18 @@ class OneDnnMatmul final : public LibraryKernel {
 struct Blocks {
   // Below this many multiplications (a few microseconds) waiting for the last thread costs more than the others save.
   static constexpr double kWorthThreads = 1 << 20;
+  static constexpr int64_t kUnit = 16;  // elements of a cache line
 
   int64_t rows = 1, columns = 1;  // of blocks
 
   // The division among `threads` whose blocks are nearest to squares.
   Blocks(const Plan& p, int threads) {
     if (static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < kWorthThreads) return;
+    // Where the result is most of what moves, a thread gets whole rows of it: what reads them next is divided by rows.
+    if (p.m * p.n > (p.m + p.n) * p.k && p.m >= kUnit * threads) {
+      rows = threads;
+      return;
+    }
     double best = std::numeric_limits<double>::infinity();
     for (int64_t r = 1; r <= threads; ++r) {
       if (threads % r != 0) continue;

@@ -22,7 +22,7 @@ class Predictor {
                                                            int threads);
 
   const runtime::Program& program() const { return executor_->program(); }
-  const runtime::Executor& executor() const { return *executor_; }
+  runtime::Executor& executor() { return *executor_; }
   // One run; `stage` fills the data inputs' memory (executor().memory()).
   absl::Status run(absl::FunctionRef<absl::Status()> stage);
   // The k-th output of the last run in f32. InvalidArgument where its type has no such value.

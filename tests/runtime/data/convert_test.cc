@@ -1,6 +1,8 @@
 #include "runtime/data/convert.h"
 
 #include <limits>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -59,6 +61,32 @@ TEST(Conversion, TakesRoundedValuesWhereTheyDiffer) {
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(*taken, 834);
   for (size_t k = 0; k < count; ++k) EXPECT_EQ(out[k], k % 3 == 0 ? 10 : own[k]) << k;
+}
+
+TEST(Unusable, NamesTheFirstNaNOrInfinity) {
+  const auto check = [](DType dtype, auto largest, auto infinity, auto nan, auto negative) {
+    using Bits = decltype(largest);
+    for (const size_t n : {1, 5, 1024, 2500}) {
+      std::vector<Bits> all(n, largest);
+      for (size_t k = 0; k < n; k += 2) all[k] = static_cast<Bits>(largest | negative);
+      const auto found = [&](bool infinite) { return find_unusable(dtype, std::as_bytes(std::span(all)), infinite); };
+      EXPECT_EQ(found(true), -1);
+      for (const size_t at : {size_t{0}, n / 2, n - 1}) {
+        for (const Bits bits : {infinity, nan, static_cast<Bits>(infinity | negative), static_cast<Bits>(~Bits{0})}) {
+          const Bits before = std::exchange(all[at], bits);
+          const auto place = static_cast<int64_t>(at);
+          EXPECT_EQ(found(true), place);
+          EXPECT_EQ(found(false), (bits & static_cast<Bits>(~negative)) == infinity ? -1 : place);
+          all[at] = before;
+        }
+      }
+    }
+  };
+  check(DType::kF64, uint64_t{0x7fefffffffffffff}, uint64_t{0x7ff0000000000000}, uint64_t{0x7ff0000000000001},
+        uint64_t{1} << 63);
+  check(DType::kF32, uint32_t{0x7f7fffff}, uint32_t{0x7f800000}, uint32_t{0x7f800001}, uint32_t{1} << 31);
+  check(DType::kF16, uint16_t{0x7bff}, uint16_t{0x7c00}, uint16_t{0x7c01}, uint16_t{0x8000});
+  check(DType::kBF16, uint16_t{0x7f7f}, uint16_t{0x7f80}, uint16_t{0x7f81}, uint16_t{0x8000});
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/cat.h"
 #include "base/quote.h"
 #include "tests/runtime/support/program_samples.h"
@@ -73,6 +75,50 @@ TEST(InputStage_Fed, StagesEachMicroBatchsSamples) {
                 ", expected ", part * 3));
   feed->close();
   EXPECT_FALSE((*inputs)->has(7));
+}
+
+// Steps read samples where they were read to, whatever slot they take: nothing is copied into the inputs' memory.
+TEST(InputStage_Lent, StepsReadTheBatch) {
+  auto loaded = LoadedProgram::load(least_squares(1, 12, 3));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const Program& program = (*loaded)->program;
+  ASSERT_EQ(program.slots, 2);
+  const auto train = [&](Executor& executor, InputStage& inputs, const Batch& batch) {
+    for (const ProgramState& state : program.states) {
+      const std::span<std::byte> bytes = executor.memory(state.operand);
+      std::fill_n(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float), 0.5f);
+    }
+    EXPECT_TRUE(executor
+                    .run(program.schedule,
+                         [&](int64_t micro_batch, int64_t slot) { return inputs.stage(batch, micro_batch, slot); })
+                    .ok());
+  };
+  auto lent = Executor::create(*loaded, nullptr, {}), fed = Executor::create(*loaded, nullptr, {});
+  ASSERT_TRUE(lent.ok() && fed.ok());
+  auto inputs = InputStage::open({.kind = DataKind::kSynthetic, .epochs = 0}, **lent);
+  ASSERT_TRUE(inputs.ok() && (*inputs)->start(0, 1).ok());
+  auto batch = (*inputs)->take(0);
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  train(**lent, **inputs, *batch);
+  for (int64_t slot : {0, 1}) {
+    const std::span<const std::byte> own = (*lent)->memory(program.inputs[0].operand, slot);
+    EXPECT_TRUE(std::all_of(own.begin(), own.end(), [](std::byte b) { return b == std::byte{0}; }));
+  }
+  // The same numbers handed over are copied.
+  std::vector<std::byte> all;
+  for (const Samples& part : batch->data) all.insert(all.end(), part.begin(), part.end());
+  auto feed = std::make_shared<SampleFeed>(std::vector<std::string>{program.inputs[0].name}, 1);
+  auto copied = InputStage::open({.feed = feed}, **fed);
+  ASSERT_TRUE(copied.ok() && (*copied)->start(0, 1).ok());
+  feed->supply({all});
+  auto again = (*copied)->take(0);
+  ASSERT_TRUE(again.ok()) << again.status();
+  train(**fed, **copied, *again);
+  for (const ProgramOutput& output : program.outputs) {
+    const std::span<const std::byte> a = (*lent)->memory(output.operand), b = (*fed)->memory(output.operand);
+    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end())) << output.name;
+    EXPECT_FALSE(std::all_of(a.begin(), a.end(), [](std::byte x) { return x == std::byte{0}; })) << output.name;
+  }
 }
 
 TEST(InputStage_Fed, NeedsEveryInput) {
