@@ -8,6 +8,7 @@
 #include "partitioner/communicate/keep_gathered.h"
 #include "partitioner/communicate/level_sums.h"
 #include "partitioner/communicate/overlap_micro_batches.h"
+#include "partitioner/communicate/overlap_products.h"
 #include "partitioner/communicate/prefetch_gathers.h"
 #include "partitioner/communicate/regather_in_backward.h"
 #include "partitioner/localize/localize.h"
@@ -67,6 +68,11 @@ absl::StatusOr<LocalPrograms> prefetch(LocalPrograms p, const ProgramContext& c)
   return p;
 }
 
+absl::StatusOr<LocalPrograms> part_products(LocalPrograms p, const ProgramContext& c) {
+  for (LocalProgram& stage : p.stages) p.parted_products += overlap_products(stage, c.layout.row_parts());
+  return p;
+}
+
 absl::StatusOr<LocalPrograms> overlap(LocalPrograms p, const ProgramContext& c) {
   PARTITA_RETURN_IF_ERROR(overlap_micro_batches(p.stages, c.layout.overlapped()));
   return p;
@@ -96,6 +102,8 @@ constexpr ProgramPass kProgramPasses[] = {
     {"bucket_gathers", bucket_stored, "beside the gradients' buckets: gathers of stored parameters go by block",
      Phase::kRank, PassUse::kTraining},
     {"prefetch_gathers", prefetch, "once a bucket starts as one", Phase::kRank, PassUse::kTraining},
+    {"overlap_products", part_products, "when each collective is what will travel: parts are not joined again",
+     Phase::kRank, PassUse::kTraining},
     {"overlap_micro_batches", overlap, "last: turns begin by what is waited for in the order that is run", Phase::kRank,
      PassUse::kTraining},
 };

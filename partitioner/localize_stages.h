@@ -19,6 +19,7 @@ struct LocalPrograms {
   std::vector<LocalProgram> stages;
   Compression compress = Compression::kNone;  // of gradients' sums over ranks, where some are compressed
   CompressedGradients compressed;             // on a rank, over all stages
+  int64_t parted_products = 0;                // that are computed in parts of rows (overlap_products.h), of all stages
 };
 std::vector<const Graph*> graphs_of(const LocalPrograms& programs);
 

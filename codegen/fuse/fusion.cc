@@ -205,6 +205,7 @@ class Fuser {
     const Group &x = groups_[a], &y = groups_[b];
     if (!x.nests || !y.nests || x.nodes.empty() || y.nodes.empty() || x.nodes.size() + y.nodes.size() > kLargestGroup)
       return false;
+    if (code_.is_apart(x.nodes[0]) || code_.is_apart(y.nodes[0])) return false;
     const Node &n = graph_.nodes[x.nodes[0]], &m = graph_.nodes[y.nodes[0]];
     return n.segment == m.segment && code_.phases[x.nodes[0]] == code_.phases[y.nodes[0]] && n.device == m.device;
   }

@@ -198,7 +198,7 @@ bool CodeGraph::is_cheap_view(const Node& node, const std::vector<std::vector<No
   // On a GPU through what moves elements: threads that read at other places read whole sectors all the same.
   while (on_gpu && p != kNoNode && free[p] && !graph.nodes[p].inputs.empty())
     p = producer(storage(graph.nodes[p].inputs[0]));
-  if (p != kNoNode && !is_call(roles[p]) && !(node.op->casts && kept[storage(bulk)])) return false;
+  if (p != kNoNode && !is_call(roles[p]) && !is_apart(p) && !(node.op->casts && kept[storage(bulk)])) return false;
   return readers[node.outputs[0]].size() <= 3;
 }
 

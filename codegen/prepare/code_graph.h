@@ -55,6 +55,8 @@ struct CodeGraph {
   const Shape& shape(ValueId v) const { return graph.type(v).shape; }
   NodeId producer(ValueId v) const { return graph.values[v].producer; }
   bool is_free(ValueId v) const { return producer(v) != kNoNode && free[producer(v)]; }
+  // Whether the node only puts parts together in memory (ir/ops/concat.cc).
+  bool is_apart(NodeId n) const { return roles[n] == NodeRole::kConcat && graph.nodes[n].attrs.i("apart", 0) != 0; }
   // From now on the node's value is stored like any other.
   void store(NodeId n) { free[n] = false; }
   // The value whose bytes `v` is a view of.

@@ -86,11 +86,12 @@ void concat_evaluate(const OpView& use, std::span<const Tensor* const> in, std::
 
 }  // namespace
 
-// The inputs one after the other along dimension `dim`.
+// The inputs one after the other along dimension `dim`. With `apart` the result is put together in memory by itself:
+// what reads it is compiled as if one kernel had made it.
 extern const OpDef kConcat = {
     .name = "concat",
     .max_inputs = -1,
-    .attributes = "i dim",
+    .attributes = "i dim, i apart?",
     .formula_of = concat_formula,
     .infer = concat_types,
     .gradient = concat_gradient,

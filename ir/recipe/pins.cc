@@ -93,6 +93,7 @@ const Fields<PinRecipe>& pin_fields() {
       {"reshard_after_forward", boolean(&PinRecipe::reshard_after_forward)},
       {"prefetch_blocks", integer(&PinRecipe::prefetch_blocks, 0, PinRecipe::kMostPrefetched)},
       {"overlap_micro_batches", integer(&PinRecipe::overlap_micro_batches, 1, PinRecipe::kMostOverlapped)},
+      {"overlap_products", integer(&PinRecipe::overlap_products, 1, PinRecipe::kMostRowParts)},
       {"hierarchical_group", integer(&PinRecipe::hierarchical_group, 1, kMostDevices)},
       {"bucket_bytes", parse_bucket_bytes},
       {"micro_batch", integer(&PinRecipe::micro_batch, 1)},

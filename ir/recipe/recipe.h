@@ -392,7 +392,7 @@ struct ValuePin {
 // Parts of the plan that the user fixed; the rest is searched.
 struct PinRecipe {
   static constexpr int64_t kNode = 0;  // a zero_group of "the devices of one node"
-  static constexpr int64_t kMostPrefetched = 1 << 16, kMostOverlapped = 16;
+  static constexpr int64_t kMostPrefetched = 1 << 16, kMostOverlapped = 16, kMostRowParts = 16;
 
   std::map<std::string, int64_t> axes;  // data, tensor, pipeline, context, expert -> size
   std::optional<int> zero;              // 0..3
@@ -402,6 +402,7 @@ struct PinRecipe {
   std::optional<bool> reshard_after_forward;     // zero 3; unset: true
   std::optional<int64_t> prefetch_blocks;        // that gathers run ahead of their use (Layout); unset: open
   std::optional<int64_t> overlap_micro_batches;  // that are computed in turns (Layout); unset: open
+  std::optional<int64_t> overlap_products;       // that their rows are cut into (Layout); unset: open
   BucketSizes bucket_bytes;                      // what it leaves open grows with the ranks, or is the planner's choice
   std::optional<int64_t> micro_batch;
   std::optional<bool> sequence_parallel;

@@ -278,7 +278,7 @@ std::string format_pins(const PinRecipe& p) {
   if (p.zero_group) m.add("zero_group", *p.zero_group == PinRecipe::kNode ? "node" : cat(*p.zero_group));
   m.add_if("hierarchical_group", p.hierarchical_group);
   m.add_if("reshard_after_forward", p.reshard_after_forward).add_if("prefetch_blocks", p.prefetch_blocks);
-  m.add_if("overlap_micro_batches", p.overlap_micro_batches);
+  m.add_if("overlap_micro_batches", p.overlap_micro_batches).add_if("overlap_products", p.overlap_products);
   m.add_if("micro_batch", p.micro_batch);
   if (const std::vector<BucketSize>& sizes = p.bucket_bytes.sizes; sizes.size() == 1 && sizes[0].ranks == 0) {
     m.add("bucket_bytes", cat(sizes[0].bytes));

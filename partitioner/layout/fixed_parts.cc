@@ -59,6 +59,9 @@ std::string why_other_sums(const ReproducibleRecipe& recipe, const Layout& layou
   if (layout.tensor > 1 && layout.sequence_parallel)
     return "sequence_parallel: ranks of the tensor axis would have parts of a sample's positions, over which norms' "
            "gradients are summed; pin sequence_parallel: false";
+  if (layout.row_parts() > 1)
+    return cat("overlap_products ", layout.row_parts(),
+               ": the fixed order is that of whole products' sums; pin overlap_products: 1");
   if (layout.hierarchical_group > 0)
     return cat("hierarchical_group ", layout.hierarchical_group, ": sums in levels have an order of their own");
   if (parts % layout.sample_ranks() != 0)

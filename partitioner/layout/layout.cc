@@ -96,6 +96,7 @@ std::string describe(const Layout& l) {
   if (l.hierarchical_group > 0) append(text, ", sums by ", l.hierarchical_group);
   append(text, ", micro-batch ", l.micro_batch);
   if (l.overlapped() > 1) append(text, ", ", l.overlapped(), " in turns");
+  if (l.row_parts() > 1) append(text, ", products in ", l.row_parts(), " parts");
   if (l.pipeline > 1) append(text, ", ", enum_name(l.schedule));
   if (l.interleave > 1) append(text, " ", l.interleave);
   text += l.recompute_blocks.empty() ? recompute_text(l.recompute) : recompute_text(l.recompute_blocks);
@@ -115,6 +116,7 @@ PinRecipe to_pins(const Layout& l) {
   p.reshard_after_forward = l.reshard_after_forward;
   p.prefetch_blocks = l.prefetch_blocks;
   p.overlap_micro_batches = l.overlap_micro_batches;
+  p.overlap_products = l.overlap_products;
   if (l.micro_batch > 0) p.micro_batch = l.micro_batch;
   p.sequence_parallel = l.sequence_parallel;
   if (l.recompute_blocks.empty()) p.recompute = l.recompute;

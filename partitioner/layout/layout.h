@@ -29,6 +29,9 @@ struct Layout {
   // Micro-batches of a rank that are computed in turns, each while what the others have sent travels; 1: one after the
   // other. Unset: open, 1 in programs.
   std::optional<int64_t> overlap_micro_batches;
+  // Parts of rows that products beside collectives over the tensor axis are cut into, each computed while what another
+  // one sends or needs travels; 1: whole. Unset: open, 1 in programs.
+  std::optional<int64_t> overlap_products;
   int64_t micro_batch = 1;         // samples that a rank takes at once; 0: all that it has of a run of the graph
   bool sequence_parallel = false;  // Megatron's: sums over the tensor axis are scattered along positions
   RecomputeMode recompute = RecomputeMode::kNone;  // of all repeated blocks
@@ -53,6 +56,7 @@ struct Layout {
 
   int64_t prefetched() const { return prefetch_blocks.value_or(kPrefetched); }
   int64_t overlapped() const { return overlap_micro_batches.value_or(1); }
+  int64_t row_parts() const { return overlap_products.value_or(1); }
   int64_t ranks() const { return first_rank(pipeline); }
   int64_t ranks_of_stage(int64_t stage) const {
     return stages.empty() ? data * tensor * context * expert : stages[static_cast<size_t>(stage)].ranks();

@@ -69,6 +69,7 @@ absl::StatusOr<Layout> equal_stages(const Recipe& recipe, std::optional<int64_t>
   l.reshard_after_forward = pin.reshard_after_forward.value_or(true);
   l.prefetch_blocks = pin.prefetch_blocks;
   l.overlap_micro_batches = pin.overlap_micro_batches;
+  l.overlap_products = pin.overlap_products;
   if (l.schedule == PipelineSchedule::kInterleaved) l.interleave = pin.interleave.value_or(kChunks);
   if (l.schedule != PipelineSchedule::kInterleaved && pin.interleave.value_or(1) > 1)
     return absl::InvalidArgumentError(

@@ -165,6 +165,10 @@ absl::StatusOr<Compiled> compile_batch(const CompileRequest& request) {
         "pin overlap_micro_batches: micro-batches send nothing that they wait for within a pass; they come one after "
         "the "
         "other");
+  if (const int64_t parts = partition.model.layout.row_parts(); parts > 1 && partition.programs.parted_products == 0)
+    out.warnings.push_back(cat("pin overlap_products: ", parts,
+                               ": no product waits for a collective whose rows divide by ", parts,
+                               ", or is waited for by one; products stay whole"));
   if (request.recipe.evaluate) {
     PARTITA_ASSIGN_OR_RETURN(PassRun own, evaluation_run(request.passes));
     auto evaluation = compile_evaluation(source, partition, target, own);

@@ -308,6 +308,11 @@ std::string choices(const Plan& plan) {
         "  {} micro-batches take turns: each computes while what the others sent travels; waiting for it "
         "costs {:.1f} %\n",
         turns, percent(b.within_passes()));
+  if (const int64_t parts = pin.overlap_products.value_or(1); parts > 1)
+    text += fmt::format(
+        "  products beside sums and gathers of the tensor axis are cut into {} parts of rows: what one part sends or "
+        "needs travels while another one is computed\n",
+        parts);
   if (const std::vector<BucketSize>& sizes = pin.bucket_bytes.sizes; !sizes.empty()) {
     text += "  buckets, in which gradients and parameters travel:";
     for (const BucketSize& s : sizes)

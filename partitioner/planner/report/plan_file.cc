@@ -67,6 +67,7 @@ void fields(auto& io, Is<PinRecipe> auto& p) {
   io("reshard_after_forward", p.reshard_after_forward), io("micro_batch", p.micro_batch, count);
   io("prefetch_blocks", p.prefetch_blocks, {.high = PinRecipe::kMostPrefetched});
   io("overlap_micro_batches", p.overlap_micro_batches, {.low = 1, .high = PinRecipe::kMostOverlapped});
+  io("overlap_products", p.overlap_products, {.low = 1, .high = PinRecipe::kMostRowParts});
   io("hierarchical_group", p.hierarchical_group, count), io("bucket_bytes", p.bucket_bytes.sizes, kSaid);
   io("sequence_parallel", p.sequence_parallel), io("recompute", p.recompute);
   io("recompute_blocks", p.recompute_blocks, kSaid), io("offload", p.offload);

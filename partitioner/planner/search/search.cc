@@ -141,6 +141,7 @@ class Search {
             l.data = differ ? space_.data.value_or(1) : devices / inner;
             l.stages = space_.stages, l.cut_names = space_.cut_names;
             l.recompute_blocks = space_.recompute_blocks, l.overlap_micro_batches = space_.overlap_micro_batches;
+            l.overlap_products = space_.overlap_products;
             add_groups(l);
             if (take_turns(problem_, space_, l)) add_groups(l);
           }

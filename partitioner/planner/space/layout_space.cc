@@ -152,7 +152,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   }
   s.buckets = pin.bucket_bytes, s.hierarchical_group = pin.hierarchical_group.value_or(0);
   s.reshard_after_forward = pin.reshard_after_forward.value_or(true), s.prefetch_blocks = pin.prefetch_blocks;
-  s.overlap_micro_batches = pin.overlap_micro_batches;
+  s.overlap_micro_batches = pin.overlap_micro_batches, s.overlap_products = pin.overlap_products;
   s.sequence_parallel = pinned_or<bool>(pin.sequence_parallel, {false, true});
   RecomputeMode asked = pin.recompute.value_or(recompute);
   s.recompute_blocks = pin.recompute_blocks;

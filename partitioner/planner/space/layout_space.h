@@ -37,8 +37,8 @@ struct Space {
   int64_t hierarchical_group = 0;   // as pinned; 0, and no buckets: chosen for each layout
   BucketSizes buckets;
   bool reshard_after_forward = true;
-  std::optional<int64_t> prefetch_blocks, overlap_micro_batches;  // as pinned
-  std::vector<int> cuts;                                          // units of each chunk, where cuts are pinned
+  std::optional<int64_t> prefetch_blocks, overlap_micro_batches, overlap_products;  // as pinned
+  std::vector<int> cuts;  // units of each chunk, where cuts are pinned
   std::vector<std::string> cut_names;
   std::vector<Layout::StageAxes> stages;  // where they are pinned to differ
   // Where stages may differ without a pin: ways to divide the devices into consecutive sections, by the devices of

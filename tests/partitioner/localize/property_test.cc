@@ -18,6 +18,7 @@
 #include "partitioner/communicate/keep_gathered.h"
 #include "partitioner/communicate/level_sums.h"
 #include "partitioner/communicate/overlap_micro_batches.h"
+#include "partitioner/communicate/overlap_products.h"
 #include "partitioner/communicate/prefetch_gathers.h"
 #include "partitioner/communicate/regather_in_backward.h"
 #include "partitioner/compress/compress_gradients.h"
@@ -46,6 +47,7 @@ struct Case {
   bool compress = false;  // the evaluator rounds nothing: the same numbers go another way
   int64_t prefetched = 1;
   int64_t overlapped = 1;  // micro-batches that take turns
+  int64_t row_parts = 1;   // of products
   std::vector<uint32_t> choices;
 };
 
@@ -83,6 +85,7 @@ Case random_case(uint64_t seed) {
   if (one && c.stages > 1 && rng() % 3 == 0) c.schedule = PipelineSchedule::kPipedream, c.chunks = 1;
   c.lack = c.differ && rng() % 2 == 0;
   if (c.schedule != PipelineSchedule::kPipedream) c.overlapped = 1 + static_cast<int64_t>(rng() % 3);
+  c.row_parts = 1 + static_cast<int64_t>(rng() % 2);
   return c;
 }
 
@@ -274,6 +277,7 @@ std::string fault_of(const Case& c) {
     keep_gathered(stage, c.prefetched);
     bucket_gathers(stage, BucketSizes::all(1 << 12));
     prefetch_gathers(stage, c.prefetched);
+    overlap_products(stage, c.row_parts);
     if (auto sound = verify(stage.graph, Phase::kRank); !sound.ok()) return std::string(sound.message());
   }
   if (stages[0].micro_batches > 1) {
@@ -376,7 +380,8 @@ std::string report(const Case& c) {
   for (int a : p.plan.slice_axes) append(s, ", runs over ", p.plan.mesh.axes[a].name);
   for (int a : p.plan.scatter_axes) append(s, ", sums scattered over ", p.plan.mesh.axes[a].name);
   append(s, ", ", enum_name(c.schedule), " x ", c.chunks, c.differ ? ", stages differ" : "",
-         c.compress ? ", compressed" : "", ", gathers ", c.prefetched, " ahead, ", c.overlapped, " in turns\n");
+         c.compress ? ", compressed" : "", ", gathers ", c.prefetched, " ahead, ", c.overlapped,
+         " in turns, products in ", c.row_parts, "\n");
   for (size_t k = 0; k < p.graph.inputs.size(); ++k)
     append(s, p.graph.inputs[k].name, " ", to_string(p.plan.inputs[k], p.plan.mesh), "\n");
   for (size_t k = 0; k < p.graph.states.size(); ++k) {

@@ -11,6 +11,7 @@
 #include "tools/verify/graph/sum_order.h"
 #include "tools/verify/layout/affine_index.h"
 #include "tools/verify/layout/mismatch.h"
+#include "tools/verify/layout/row_parts.h"
 #include "tools/verify/layout/slices.h"
 
 namespace partita::verifier {
@@ -38,6 +39,7 @@ class GraphChecker {
         program_(program),
         place_(place),
         mesh_(mesh_in_time(program)),
+        rows_(local, mesh_),
         micro_slices_(micro_slices_of(program)),
         order_(serial, mesh_, micro_slices_.axis, fixed),
         index_(local, micro_slices_),
@@ -160,6 +162,11 @@ class GraphChecker {
   }
 
   absl::Status visit(const Node& node) {
+    PARTITA_RETURN_IF_ERROR(find_layouts(node));
+    return rows_.follow(node, report_.layouts, mesh_);
+  }
+
+  absl::Status find_layouts(const Node& node) {
     for (ValueId v : node.inputs) {
       if (v == kNoValue) continue;
       if ((layout(v).sliced || layout(v).summed || in_time(v)) && runs_of(node.segment) == Runs::kOnce)
@@ -309,6 +316,7 @@ class GraphChecker {
       }
     }
     if (compute_index(node)) return absl::OkStatus();
+    if (known && rows_.visit(node, report_.layouts, mesh_, views_of(operands[0]))) return absl::OkStatus();
     std::string operands_text;
     for (ValueId v : node.inputs) {
       if (v != kNoValue) append(operands_text, operands_text.empty() ? "" : "; ", found(v));
@@ -453,7 +461,8 @@ class GraphChecker {
   const Graph& local_;
   const runtime::Program& program_;
   const std::function<std::string(NodeId)>& place_;
-  const Mesh mesh_;
+  Mesh mesh_;
+  RowParts rows_;
   Slices slices_;
   MicroSlices micro_slices_;
   SumOrder order_;

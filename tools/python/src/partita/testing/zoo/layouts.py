@@ -69,6 +69,7 @@ def drawn(architecture: str, seed: int, number: int, experts: bool) -> Layout:
             pins.update(_some(draw, zero_group=2))
     if sizes.get("tensor", 1) > 1:
         pins["sequence_parallel"] = draw.choice((False, True))
+        pins.update(_some(draw, overlap_products=2))
     if pipeline > 1:
         whole = own // micro % (pipeline * pins.get("overlap_micro_batches", 1)) == 0
         pins["schedule"] = draw.choice(("1f1b", "gpipe", "zero_bubble", *(["interleaved"] if whole else [])))

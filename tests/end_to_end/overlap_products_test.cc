@@ -1,0 +1,84 @@
+// Products in parts of rows beside collectives of the tensor axis: every bit is the same, and the programs are proved.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/training_bits.h"
+
+namespace partita {
+namespace {
+
+class OverlapProducts : public testing::Test {
+ protected:
+  void make(const std::string& model, const std::string& recipe) {
+    const Outcome made = run_partita("model " + model + " --with-weights --quiet -o " + (out_ / "model.onnx"));
+    ASSERT_EQ(made.code, 0) << made.text;
+    out_.write("train.yaml", recipe + "optimizer: {kind: adamw, lr: 0.001}\ndata: {kind: synthetic}\n");
+  }
+  std::string command(const char* verb, int ranks, const std::string& pins) const {
+    return std::string(verb) + " " + (out_ / "model.onnx") + " --train " + (out_ / "train.yaml") + " --ranks " +
+           std::to_string(ranks) + " " + pins;
+  }
+  void expect_same_bits_and_proved(int ranks, const std::string& pins, int parts) {
+    auto bits = [&](int n) {
+      return train_afresh(
+          partita_program() + " " + command("train", ranks, pins + " --pin overlap_products=" + std::to_string(n)),
+          out_, 2);
+    };
+    const TrainingBits whole = bits(1);
+    EXPECT_EQ(whole.metrics.size(), 2u);
+    EXPECT_EQ(bits(parts), whole) << pins;
+    const Outcome made = run_partita(command("compile", ranks, pins + " --pin overlap_products=") +
+                                     std::to_string(parts) + " -o " + (out_ / "bundle"));
+    ASSERT_EQ(made.code, 0) << made.text;
+    EXPECT_EQ(made.text.find("overlap_products:"), std::string::npos) << made.text;  // something is cut
+    const Outcome verified = run_partita("verify " + (out_ / "bundle"));
+    EXPECT_EQ(verified.code, 0) << verified.text;
+  }
+  TempFolder out_;
+};
+
+constexpr const char* kLlama =
+    "gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 16 --gated-mlp --no-bias --no-tied --norm rmsnorm "
+    "--positions rotary";
+constexpr const char* kGpt = "gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 16";
+
+// The rows of ranks are samples; with fewer of them, positions, which lie apart in what is gathered.
+TEST_F(OverlapProducts, GathersAndScattersHaveTheSameBits) {
+  make(kLlama, "batch: {global: 4, micro: 4}\n");
+  expect_same_bits_and_proved(2, "--pin tensor=2 --pin sequence_parallel=true", 2);
+  make(kLlama, "batch: {global: 2, micro: 1}\nprecision: bf16\n");
+  expect_same_bits_and_proved(2, "--pin tensor=2 --pin sequence_parallel=true", 4);
+}
+
+TEST_F(OverlapProducts, SumsHaveTheSameBits) {
+  make(kGpt, "batch: {global: 8, micro: 2}\nclip_grad_norm: 1\n");
+  expect_same_bits_and_proved(4, "--pin tensor=4", 2);
+}
+
+TEST_F(OverlapProducts, GoesWithStagesTurnsAndRecomputation) {
+  make(kGpt, "batch: {global: 4, micro: 1}\n");
+  expect_same_bits_and_proved(4, "--pin tensor=2 --pin pipeline=2 --pin schedule=zero_bubble --pin recompute=full", 2);
+  expect_same_bits_and_proved(
+      4, "--pin tensor=2 --pin data=2 --pin zero=3 --pin sequence_parallel=true --pin overlap_micro_batches=2", 2);
+}
+
+TEST_F(OverlapProducts, SaysWhereNothingIsCut) {
+  make(kGpt, "batch: {global: 4, micro: 2}\n");
+  for (const char* pins : {"--pin data=2 --pin overlap_products=2", "--pin tensor=2 --pin overlap_products=5"}) {
+    const Outcome made = run_partita(command("compile", 2, pins) + " -o " + (out_ / "bundle"));
+    EXPECT_EQ(made.code, 0) << made.text;
+    EXPECT_NE(made.text.find("products stay whole"), std::string::npos) << made.text;
+  }
+  out_.write("train.yaml",
+             "batch: {global: 4}\nreproducible: 2\noptimizer: {kind: sgd, lr: 0.1}\ndata: {kind: synthetic}\n");
+  const Outcome refused =
+      run_partita(command("compile", 2, "--pin data=2 --pin overlap_products=2") + " -o " + (out_ / "bundle"));
+  EXPECT_EQ(refused.code, 2) << refused.text;
+  EXPECT_NE(refused.text.find("overlap_products 2"), std::string::npos) << refused.text;
+}
+
+}  // namespace
+}  // namespace partita
