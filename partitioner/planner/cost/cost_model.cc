@@ -71,8 +71,12 @@ const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) con
 
 CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& group, const Layout& l) const {
   const DeviceProfile& device = group.device;
-  Share share{static_cast<double>(l.micro_batch), static_cast<double>(l.context), static_cast<double>(l.tensor),
-              static_cast<double>(l.expert), l.sequence_parallel};
+  Share share{static_cast<double>(l.micro_batch),
+              static_cast<double>(l.context),
+              static_cast<double>(l.tensor),
+              static_cast<double>(l.expert),
+              l.sequence_parallel,
+              static_cast<double>(row_parts(l))};
   UnitTime t = unit_time(u, *problem_.workload, device, problem_.options, share);
   UnitCost c;
   c.forward = t.forward, c.input_gradient = t.input_gradient, c.weight_gradient = t.weight_gradient;
@@ -81,6 +85,7 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   std::tie(c.forward_collectives, c.backward_collectives) = unit_collectives(u, l);
   c.tensor_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kTensor);
   c.tensor_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kTensor);
+  if (row_parts(l) > 1) hide_beside_products(group, l, t, c);
   c.context_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kContext);
   c.context_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kContext);
   c.expert = collective_seconds(group, c.forward_collectives, TrafficKind::kExpert);
@@ -132,7 +137,7 @@ CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t k
 }
 
 CostModel::Key CostModel::time_key(const DeviceGroup& group, const Layout& l) {
-  return {&group, l.tensor, l.context, l.expert, l.micro_batch, l.sequence_parallel, l.recompute};
+  return {&group, l.tensor, l.context, l.expert, l.micro_batch, l.row_parts(), l.sequence_parallel, l.recompute};
 }
 
 const std::vector<CostModel::UnitCost>& CostModel::unit_costs(const DeviceGroup& group, const Layout& l) {
@@ -175,6 +180,9 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       }
       forward[kTensor] += n * c.tensor_forward;
       backward[kTensor] += n * c.tensor_backward + again.tensor * c.tensor_forward;
+      forward.hidden_sums += n * c.hidden_forward, backward.hidden_sums += n * c.hidden_backward;
+      forward[kSlowed] += slowed(group, n * c.hidden_forward, 0, 1);
+      backward[kSlowed] += slowed(group, n * c.hidden_backward, 0, 1);
       forward[kContext] += n * c.context_forward;
       backward[kContext] += n * c.context_backward + again.context * c.context_forward;
       forward[kExpert] += n * c.expert, backward[kExpert] += (n + again.expert) * c.expert;

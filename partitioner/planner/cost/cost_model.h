@@ -45,6 +45,9 @@ class CostModel {
   // The layout with micro-batches that take turns, where that is faster (turns.cc), of one stage. Memory is not looked
   // at.
   std::optional<Layout> taking_turns(const Layout& layout);
+  // The layout with products in as many parts of rows as is fastest, where that is faster (row_overlap.cc). Memory is
+  // not looked at.
+  std::optional<Layout> with_products_in_parts(const Layout& layout);
   // What the ranks send (plan_collectives.cc).
   PlanTraffic traffic(const Layout& layout);
   // No layout with these axes, micro-batch and recompute is faster, wherever it is cut.
@@ -97,10 +100,11 @@ class CostModel {
     double forward = 0, input_gradient = 0, weight_gradient = 0;
     std::array<Again, kRecomputeModes> again;
     double tensor_forward = 0, tensor_backward = 0, context_forward = 0, context_backward = 0, expert = 0;
-    double gather_bytes = 0, frozen_bytes = 0;                             // of trained parameters, of frozen weights
+    double hidden_forward = 0, hidden_backward = 0;  // of the tensor axis, beside products in parts of rows
+    double gather_bytes = 0, frozen_bytes = 0;       // of trained parameters, of frozen weights
     std::vector<CollectiveUse> forward_collectives, backward_collectives;  // of which those times are
   };
-  using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
+  using Key = std::tuple<const DeviceGroup*, int64_t, int64_t, int64_t, int64_t, int64_t, bool, RecomputeMode>;
 
   static const UnitCost::Again& again(const UnitCost& cost, RecomputeMode mode) {
     return cost.again[static_cast<size_t>(mode)];
@@ -177,6 +181,10 @@ class CostModel {
   // Micro-batches of our programs that take turns, and the least that their passes take of what they would take one
   // after the other, with as many as are open.
   int64_t overlapped(const Layout& layout) const;
+  // Parts of rows that our programs cut products beside collectives of the tensor axis into (row_overlap.cc).
+  int64_t row_parts(const Layout& layout) const;
+  // What a unit waits for of the tensor axis, and what travels beside its products.
+  void hide_beside_products(const DeviceGroup& group, const Layout& layout, const UnitTime& time, UnitCost& cost) const;
   double least_in_turns(const Layout& layout);
   static double sums_within(const PassTimes& pass);  // seconds that units wait for at once
   // The share of the time in which something travels beside compute that compute takes longer.

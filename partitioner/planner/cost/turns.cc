@@ -33,7 +33,8 @@ std::optional<Layout> CostModel::taking_turns(const Layout& l) {
 // Of what a unit computes and sends, the shorter is hidden at best, but for what it slows the other.
 double CostModel::least_in_turns(const Layout& l) {
   const int64_t most = l.overlap_micro_batches.value_or(l.pipeline > 1 ? 1 : kInTurns);
-  if (!problem_.own_programs || most == 1 || micro_batches(problem_, l) < 2) return 1;
+  const bool turns = most > 1 && micro_batches(problem_, l) > 1, parts = l.tensor > 1 && !l.overlap_products;
+  if (!problem_.own_programs || (!turns && !parts)) return 1;
   if (problem_.cluster->groups.size() > 1 || !l.stages.empty()) return kLeastOfTwo;
   const double hides = 1 - std::min(1., slowdown(problem_.cluster->groups[0]));
   double least = 1;

@@ -23,8 +23,31 @@ void add_again(RecomputeModes modes, double seconds, UnitTime& t) {
   }
 }
 
-double matrices(const std::vector<MatrixWork>& list, const Workload& w, const DeviceProfile& device,
-                const ComputeOptions& options, const Share& share, UnitTime& t) {
+enum class Part { kForward, kInputGradient, kWeightGradient };
+
+// How a unit's products that the tensor axis divides go beside its collectives (overlap_products.h): with sums that are
+// scattered all of them, behind gathers, too; else those that a sum is completed of.
+struct RowParts {
+  double count = 1;
+  bool scattered = false;
+
+  bool cuts(const MatrixWork& x, Part part) const {
+    return count > 1 && part != Part::kWeightGradient && x.scaled == 'm' && (scattered || x.split == 'k');
+  }
+  // Elements that are put together or taken apart: what a rank has of the operand or the result, and of backward's what
+  // was gathered, which gradients of weights read whole. Forward's stay in parts from product to product, but at
+  // attention.
+  double copied(const MatrixWork& x, Part part) const {
+    if (scattered && part == Part::kForward) return 0;
+    return x.m * (x.split == 'n' ? x.n : x.k) + (x.split == 'n' ? x.m * x.k : 0);
+  }
+  double copied(const AttentionWork& a) const {
+    return scattered && a.split ? 2 * (a.heads + a.key_heads) * a.queries * a.head_size : 0;
+  }
+};
+
+double matrices(const std::vector<MatrixWork>& list, Part part, const RowParts& rows, const Workload& w,
+                const DeviceProfile& device, const ComputeOptions& options, const Share& share, UnitTime& t) {
   double sum = 0;
   for (MatrixWork x : list) {
     double* sizes[] = {&x.batch, &x.m, &x.n, &x.k};
@@ -37,10 +60,17 @@ double matrices(const std::vector<MatrixWork>& list, const Workload& w, const De
     // Experts stay with their ranks; the tokens of all ranks of the axis come to them.
     if (x.expert && x.scaled != 'b') x.batch /= share.expert, size(x.scaled) *= share.expert;
     bool windows = x.channels > 0 && !device.convolution.points.empty();
-    double seconds =
-        x.count * (windows ? convolution_time(device, x, options)
-                           : matrix_time(device, x.fp8 ? options.precision : usual_precision(options.precision),
-                                         x.batch, x.m, x.n, x.k, options.element_bytes()));
+    const bool is_divided = share.tensor > 1 && x.split && !x.expert && !windows;
+    const double parts = is_divided && rows.cuts(x, part) ? rows.count : 1;
+    double seconds = x.count * parts *
+                     (windows ? convolution_time(device, x, options)
+                              : matrix_time(device, x.fp8 ? options.precision : usual_precision(options.precision),
+                                            x.batch, x.m / parts, x.n, x.k, options.element_bytes()));
+    if (part == Part::kForward && parts > 1) t.beside_forward += seconds;
+    if (part != Part::kForward && is_divided && (parts > 1 || part == Part::kWeightGradient))
+      t.beside_backward += seconds;
+    if (const double copied = parts > 1 ? rows.copied(x, part) : 0; copied > 0)
+      seconds += x.count * memory_time(device, 2 * copied * options.element_bytes(), parts);
     // The weight is rounded anew for each run: two bytes in, one out.
     if (x.fp8 && x.scaled == 'm') seconds += x.count * memory_time(device, 3 * x.k * x.n, 1);
     sum += seconds;
@@ -95,9 +125,10 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
   UnitTime t;
   const SoftwareProfile& software = device.software;
   double positions = share.samples / (w.sequence > 1 ? share.context : 1);
-  t.forward = matrices(unit.matrices, w, device, options, share, t);
-  t.input_gradient = matrices(unit.input_gradients, w, device, options, share, t);
-  t.weight_gradient = matrices(unit.weight_gradients, w, device, options, share, t);
+  const RowParts rows{share.row_parts, share.sequence_parallel && unit.sequence};
+  t.forward = matrices(unit.matrices, Part::kForward, rows, w, device, options, share, t);
+  t.input_gradient = matrices(unit.input_gradients, Part::kInputGradient, rows, w, device, options, share, t);
+  t.weight_gradient = matrices(unit.weight_gradients, Part::kWeightGradient, rows, w, device, options, share, t);
   double rate = device.peak(usual_precision(options.precision));
   for (const AttentionWork& a : unit.attention) {
     double heads = a.split ? padded_part(a.heads, share.tensor) / a.heads : 1;
@@ -119,6 +150,8 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
       backward = 2 * a.forward_flops / a.full_share * part / (rate * e) + 1.5 * moved;
     }
     t.forward += forward + device.launch_seconds;
+    if (const double copied = rows.count > 1 ? rows.copied(a) : 0; copied > 0)
+      t.forward += memory_time(device, 2 * copied * part * options.element_bytes(), 4 * rows.count);
     t.attention += forward;
     add_again(a.again, forward + device.launch_seconds, t);
     t.input_gradient += backward + device.launch_seconds;

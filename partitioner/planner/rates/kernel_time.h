@@ -24,12 +24,14 @@ struct Share {
   double tensor = 1;
   double expert = 1;
   bool sequence_parallel = false;
+  double row_parts = 1;  // of products that the tensor axis divides (Layout::overlap_products)
 };
 
 struct UnitTime {
   double forward = 0, input_gradient = 0, weight_gradient = 0;
-  double attention = 0;                         // of forward
-  std::array<double, kRecomputeModes> again{};  // of forward, what each mode of recomputation repeats; 0: not known
+  double attention = 0;                            // of forward
+  double beside_forward = 0, beside_backward = 0;  // of all: products that run beside collectives of the tensor axis
+  std::array<double, kRecomputeModes> again{};     // of forward, what each mode of recomputation repeats; 0: not known
 };
 
 // Seconds of one contraction.

@@ -311,8 +311,8 @@ std::string choices(const Plan& plan) {
   if (const int64_t parts = pin.overlap_products.value_or(1); parts > 1)
     text += fmt::format(
         "  products beside sums and gathers of the tensor axis are cut into {} parts of rows: what one part sends or "
-        "needs travels while another one is computed\n",
-        parts);
+        "needs travels while another one is computed; waiting for it costs {:.1f} %\n",
+        parts, percent(b.tensor));
   if (const std::vector<BucketSize>& sizes = pin.bucket_bytes.sizes; !sizes.empty()) {
     text += "  buckets, in which gradients and parameters travel:";
     for (const BucketSize& s : sizes)

@@ -23,8 +23,12 @@ std::vector<Layout> waiting_less(CostModel& model, const Space& space, const Can
   std::vector<Layout> out;
   if (!space.prefetch_blocks && c.prediction.step_seconds - b.gathers < fastest)
     out = model.prefetching_further(c.layout);
+  const Layout ahead = out.empty() ? c.layout : out.back();
+  if (!space.overlap_products && c.prediction.step_seconds - b.tensor < fastest) {
+    if (auto parted = model.with_products_in_parts(ahead)) out.push_back(*std::move(parted));
+  }
   if (!space.overlap_micro_batches && c.prediction.step_seconds - b.within_passes() < fastest) {
-    if (auto in_turns = model.taking_turns(out.empty() ? c.layout : out.back())) out.push_back(*std::move(in_turns));
+    if (auto in_turns = model.taking_turns(ahead)) out.push_back(*std::move(in_turns));
   }
   return out;
 }
