@@ -35,7 +35,7 @@ CASES = {
     "blocks": Case("gpt --layers 6 --hidden 64 --heads 1 --seq 4096 --vocab 256 --no-tied", 2, 2, 55e6, 40e6, [f"recompute={mode}" for mode in MODES]),
     # Sums over a tensor axis, which travel while another micro-batch computes.
     "turns": Case("gpt --layers 2 --hidden 512 --heads 8 --seq 512 --vocab 1024 --no-tied", 8, 2, 8e9, 120e6,
-                  [f"tensor=2 overlap_micro_batches=1 micro_batch={n}" for n in (1, 2, 4, 8)], "tensor=2"),
+                  [f"tensor=2 overlap_micro_batches=1 overlap_products=1 micro_batch={n}" for n in (1, 2, 4, 8)], "tensor=2"),
 }
 
 
