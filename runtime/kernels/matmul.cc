@@ -91,15 +91,17 @@ class OneDnnMatmul final : public LibraryKernel {
 struct Blocks {
   // Below this many multiplications (a few microseconds) waiting for the last thread costs more than the others save.
   static constexpr double kWorthThreads = 1 << 20;
-  static constexpr int64_t kUnit = 16;  // elements of a cache line
+  static constexpr int64_t kUnit = 16;         // elements of a cache line
+  static constexpr int64_t kFewProducts = 64;  // more, and copying operands into panels costs more than the caches save
 
   int64_t rows = 1, columns = 1;  // of blocks
 
   // The division among `threads` whose blocks are nearest to squares.
   Blocks(const Plan& p, int threads) {
     if (static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < kWorthThreads) return;
-    // Where the result is most of what moves, a thread gets whole rows of it: what reads them next is divided by rows.
-    if (p.m * p.n > (p.m + p.n) * p.k && p.m >= kUnit * threads) {
+    // Where few products go into a sum, the result is most of what moves, and a thread gets whole rows of it: what
+    // reads them next is divided by rows.
+    if (p.k <= kFewProducts && p.m * p.n > (p.m + p.n) * p.k && p.m >= kUnit * threads) {
       rows = threads;
       return;
     }
