@@ -8,6 +8,22 @@
 namespace partita {
 namespace {
 
+// Of sizes one within the other, outermost first, the one that is cut into the parts, where `outer` comes before these.
+struct PartedSize {
+  size_t at = 0;
+  int64_t outer = 1;
+};
+
+std::optional<PartedSize> parted_size(const std::vector<int64_t>& sizes, int64_t outer, int64_t count) {
+  for (size_t k = 0; k < sizes.size(); ++k) {
+    if (sizes[k] == 0) return std::nullopt;
+    if (sizes[k] % (outer * count) == 0) return PartedSize{k, outer};
+    if (outer % sizes[k] != 0) return std::nullopt;
+    outer /= sizes[k];
+  }
+  return std::nullopt;
+}
+
 // A factor, and what of it comes before the parts.
 struct PartedFactor {
   int factor = -1;
@@ -16,13 +32,10 @@ struct PartedFactor {
 
 std::optional<PartedFactor> parted_factor(const Formula& formula, const std::vector<int>& dim, int64_t outer,
                                           int64_t count) {
-  for (int f : dim) {
-    const int64_t size = formula.factors[f].size;
-    if (size % (outer * count) == 0) return PartedFactor{f, outer};
-    if (outer % size != 0) return std::nullopt;
-    outer /= size;
-  }
-  return std::nullopt;
+  std::vector<int64_t> sizes;
+  for (int f : dim) sizes.push_back(formula.factors[f].size);
+  const auto found = parted_size(sizes, outer, count);
+  return found ? std::optional(PartedFactor{dim[found->at], found->outer}) : std::nullopt;
 }
 
 // The parts of an operand of which the factor is cut; nullopt where it has it twice.
@@ -59,14 +72,9 @@ std::optional<NodeParts> parts_of_collective(const Node& node, bool is_output, c
 }  // namespace
 
 std::optional<PartedDim> parted_dim(const Shape& shape, const RowParts& parts) {
-  int64_t outer = parts.before;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] > 0 && shape[d] % (outer * parts.count) == 0)
-      return PartedDim{d, outer, shape[d] / outer / parts.count};
-    if (shape[d] == 0 || outer % shape[d] != 0) return std::nullopt;
-    outer /= shape[d];
-  }
-  return std::nullopt;
+  const auto found = parted_size(shape, parts.before, parts.count);
+  if (!found) return std::nullopt;
+  return PartedDim{found->at, found->outer, shape[found->at] / found->outer / parts.count};
 }
 
 Shape part_shape(Shape shape, const RowParts& parts) {

@@ -178,11 +178,9 @@ std::vector<Executor::InputBuffer> Executor::input_buffers(const Operand& input,
       if (bound.slot_buffers == 0 && slot > 0) continue;
       for (size_t k = 0; k < bound.step->operands.size(); ++k) {
         const Operand& o = bound.step->operands[k];
-        const int64_t from_begin = o.address.offset - input.address.offset;
-        if (o.dtype == DType::kInvalid || o.address.region != input.address.region || from_begin < 0 ||
-            from_begin >= operand_bytes(input))
-          continue;
-        found.push_back({bound.buffers + static_cast<size_t>(slot) * bound.slot_buffers + k, from_begin});
+        if (!begins_in(o, input)) continue;
+        found.push_back({bound.buffers + static_cast<size_t>(slot) * bound.slot_buffers + k,
+                         o.address.offset - input.address.offset});
       }
     }
   }

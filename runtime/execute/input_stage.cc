@@ -16,14 +16,10 @@ namespace {
 constexpr int64_t kMostAhead = 16, kSmallBytes = 1 << 20;
 
 bool is_read(const Program& program, const Operand& input) {
-  const int64_t begin = input.address.offset, end = begin + *element_count(input.shape) * dtype_size(input.dtype);
   for (const ProgramSegment& segment : program.segments) {
     for (const Step& step : segment.steps) {
       for (size_t k = 0; k < static_cast<size_t>(step.inputs); ++k) {
-        const Operand& o = step.operands[k];
-        if (o.dtype != DType::kInvalid && o.address.region == Region::kInput && o.address.offset >= begin &&
-            o.address.offset < end)
-          return true;
+        if (begins_in(step.operands[k], input)) return true;
       }
     }
   }

@@ -89,10 +89,11 @@ class OneDnnMatmul final : public LibraryKernel {
 // primitive on plain layouts. Each thread has a block of C and calls it alone: its own division among threads is slower
 // where B is transposed and k is long, and makes the order of sums depend on the threads.
 struct Blocks {
+  static constexpr int64_t kUnit = 16;  // elements of a cache line
   // Below this many multiplications (a few microseconds) waiting for the last thread costs more than the others save.
   static constexpr double kWorthThreads = 1 << 20;
-  static constexpr int64_t kUnit = 16;         // elements of a cache line
-  static constexpr int64_t kFewProducts = 64;  // more, and copying operands into panels costs more than the caches save
+  // With more products in a sum, copying operands into panels costs more than the caches save.
+  static constexpr int64_t kFewProducts = 64;
 
   int64_t rows = 1, columns = 1;  // of blocks
 
@@ -118,7 +119,7 @@ struct Blocks {
 
 // Where block i of `count` begins, along `size` elements in units of a cache line.
 int64_t block_begin(int64_t i, int64_t count, int64_t size) {
-  constexpr int64_t kUnit = 16;
+  constexpr int64_t kUnit = Blocks::kUnit;
   return std::min(size, (size + kUnit - 1) / kUnit * i / count * kUnit);
 }
 

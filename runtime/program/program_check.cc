@@ -307,4 +307,10 @@ absl::Status check_programs(const std::vector<Program>& programs) {
   return absl::OkStatus();
 }
 
+bool begins_in(const Operand& operand, const Operand& whole) {
+  const Address &at = operand.address, &begin = whole.address;
+  return operand.dtype != DType::kInvalid && at.region == begin.region && at.offset >= begin.offset &&
+         at.offset < begin.offset + operand_bytes(whole);
+}
+
 }  // namespace partita::runtime

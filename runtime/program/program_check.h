@@ -21,5 +21,7 @@ std::string describe_step(const Program& program, const Step& step);
 
 // Bytes of an operand, or -1 where a dimension is negative or the product too large; 0 for an absent one.
 int64_t operand_bytes(const Operand& operand);
+// Whether an operand is there, and begins within another one's bytes.
+bool begins_in(const Operand& operand, const Operand& whole);
 
 }  // namespace partita::runtime

@@ -4,41 +4,20 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/training_bits.h"
+#include "tests/support/pinned_training.h"
 
 namespace partita {
 namespace {
 
-class OverlapMicroBatches : public testing::Test {
+class OverlapMicroBatches : public PinnedTraining {
  protected:
-  void make(const std::string& model, const std::string& recipe) {
-    const Outcome made = run_partita("model " + model + " --with-weights --quiet -o " + (out_ / "model.onnx"));
-    ASSERT_EQ(made.code, 0) << made.text;
-    out_.write("train.yaml", recipe);
-  }
-  std::string command(const char* verb, int ranks, const std::string& pins) const {
-    return std::string(verb) + " " + (out_ / "model.onnx") + " --train " + (out_ / "train.yaml") + " --ranks " +
-           std::to_string(ranks) + " " + pins;
-  }
   void expect_same_bits(int ranks, const std::string& pins, const std::vector<int>& overlapped) {
-    auto bits = [&](int n) {
-      return train_afresh(
-          partita_program() + " " + command("train", ranks, pins + " --pin overlap_micro_batches=" + std::to_string(n)),
-          out_, 2);
+    const auto in_turns = [&](int n) {
+      return bits(ranks, pins + " --pin overlap_micro_batches=" + std::to_string(n));
     };
-    const TrainingBits one = bits(1);
-    EXPECT_EQ(one.metrics.size(), 2u);
-    for (int n : overlapped) EXPECT_EQ(bits(n), one) << pins << ", " << n << " in turns";
+    const TrainingBits one = in_turns(1);
+    for (int n : overlapped) EXPECT_EQ(in_turns(n), one) << pins << ", " << n << " in turns";
   }
-  void expect_proved(int ranks, const std::string& pins) {
-    const Outcome made = run_partita(command("compile", ranks, pins) + " --quiet -o " + (out_ / "bundle"));
-    ASSERT_EQ(made.code, 0) << made.text;
-    const Outcome verified = run_partita("verify " + (out_ / "bundle"));
-    EXPECT_EQ(verified.code, 0) << verified.text;
-  }
-  TempFolder out_;
 };
 
 constexpr const char* kGpt = "gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 16";

@@ -3,41 +3,22 @@
 
 #include <string>
 
-#include "tests/support/command.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/training_bits.h"
+#include "tests/support/pinned_training.h"
 
 namespace partita {
 namespace {
 
-class OverlapProducts : public testing::Test {
+class OverlapProducts : public PinnedTraining {
  protected:
   void make(const std::string& model, const std::string& recipe) {
-    const Outcome made = run_partita("model " + model + " --with-weights --quiet -o " + (out_ / "model.onnx"));
-    ASSERT_EQ(made.code, 0) << made.text;
-    out_.write("train.yaml", recipe + "optimizer: {kind: adamw, lr: 0.001}\ndata: {kind: synthetic}\n");
-  }
-  std::string command(const char* verb, int ranks, const std::string& pins) const {
-    return std::string(verb) + " " + (out_ / "model.onnx") + " --train " + (out_ / "train.yaml") + " --ranks " +
-           std::to_string(ranks) + " " + pins;
+    PinnedTraining::make(model, recipe + "optimizer: {kind: adamw, lr: 0.001}\ndata: {kind: synthetic}\n");
   }
   void expect_same_bits_and_proved(int ranks, const std::string& pins, int parts) {
-    auto bits = [&](int n) {
-      return train_afresh(
-          partita_program() + " " + command("train", ranks, pins + " --pin overlap_products=" + std::to_string(n)),
-          out_, 2);
-    };
-    const TrainingBits whole = bits(1);
-    EXPECT_EQ(whole.metrics.size(), 2u);
-    EXPECT_EQ(bits(parts), whole) << pins;
-    const Outcome made = run_partita(command("compile", ranks, pins + " --pin overlap_products=") +
-                                     std::to_string(parts) + " -o " + (out_ / "bundle"));
-    ASSERT_EQ(made.code, 0) << made.text;
-    EXPECT_EQ(made.text.find("overlap_products:"), std::string::npos) << made.text;  // something is cut
-    const Outcome verified = run_partita("verify " + (out_ / "bundle"));
-    EXPECT_EQ(verified.code, 0) << verified.text;
+    const auto in_parts = [&](int n) { return pins + " --pin overlap_products=" + std::to_string(n); };
+    EXPECT_EQ(bits(ranks, in_parts(parts)), bits(ranks, in_parts(1))) << pins;
+    const std::string said = expect_proved(ranks, in_parts(parts));
+    EXPECT_EQ(said.find("overlap_products:"), std::string::npos) << said;  // something is cut
   }
-  TempFolder out_;
 };
 
 constexpr const char* kLlama =

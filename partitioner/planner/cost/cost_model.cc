@@ -83,9 +83,12 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   for (size_t mode = 0; mode < kRecomputeModes; ++mode)
     c.again[mode] = repeated(u, t, device.software, static_cast<RecomputeMode>(mode));
   std::tie(c.forward_collectives, c.backward_collectives) = unit_collectives(u, l);
-  c.tensor_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kTensor);
-  c.tensor_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kTensor);
-  if (row_parts(l) > 1) hide_beside_products(group, l, t, c);
+  if (row_parts(l) > 1) {
+    hide_beside_products(group, l, t, c);
+  } else {
+    c.tensor_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kTensor);
+    c.tensor_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kTensor);
+  }
   c.context_forward = collective_seconds(group, c.forward_collectives, TrafficKind::kContext);
   c.context_backward = collective_seconds(group, c.backward_collectives, TrafficKind::kContext);
   c.expert = collective_seconds(group, c.forward_collectives, TrafficKind::kExpert);

@@ -1,6 +1,8 @@
 // Small problems for the search: profiles, clusters, a transformer's workload.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 
 #include "partitioner/planner/search/search.h"
@@ -19,5 +21,18 @@ Cluster nodes_of_eight(int64_t nodes, const std::string& network);
 Workload transformer(int blocks, double d, double s, double v);
 
 Problem problem(const Workload& w, const Cluster& c, int64_t batch);
+
+// Programs compiled here, of a transformer over nodes with one network card each, over which what is sent takes longer
+// than most of what may hide it.
+class OwnPrograms : public testing::Test {
+ protected:
+  OwnPrograms(int64_t nodes, int64_t batch) : cluster_(nodes_of_eight(nodes, "nics: 1, rate: 100Gb/s")) {
+    problem_ = problem(workload_, cluster_, batch);
+    problem_.own_programs = true;
+  }
+  Workload workload_ = transformer(32, 4096, 2048, 32000);
+  const Cluster cluster_;
+  Problem problem_;
+};
 
 }  // namespace partita

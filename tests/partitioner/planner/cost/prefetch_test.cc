@@ -9,21 +9,14 @@
 namespace partita {
 namespace {
 
-class Prefetch : public testing::Test {
+class Prefetch : public OwnPrograms {
  protected:
-  // With a network card a node, over which gathers take longer than what hides them.
-  Prefetch() {
-    problem_ = problem(workload_, cluster_, 256);
-    problem_.own_programs = true;
-  }
+  Prefetch() : OwnPrograms(8, 256) {}
   static Layout zero3(std::optional<int64_t> blocks) {
     Layout l;
     l.data = 64, l.zero = 3, l.micro_batch = 2, l.prefetch_blocks = blocks;
     return l;
   }
-  Workload workload_ = transformer(32, 4096, 2048, 32000);
-  const Cluster cluster_ = nodes_of_eight(8, "nics: 1, rate: 100Gb/s");
-  Problem problem_;
 };
 
 TEST_F(Prefetch, FurtherAheadIsFasterAndTakesABlockEach) {

@@ -7,12 +7,9 @@
 namespace partita {
 namespace {
 
-class RowOverlap : public testing::Test {
+class RowOverlap : public OwnPrograms {
  protected:
-  RowOverlap() {
-    problem_ = problem(workload_, cluster_, 64);
-    problem_.own_programs = true;
-  }
+  RowOverlap() : OwnPrograms(2, 64) {}
   static Layout layout(int64_t tensor, int64_t pipeline = 1) {
     Layout l;
     l.tensor = tensor, l.pipeline = pipeline, l.data = 16 / tensor / pipeline, l.micro_batch = 4;
@@ -22,9 +19,6 @@ class RowOverlap : public testing::Test {
     l.overlap_products = parts;
     return l;
   }
-  Workload workload_ = transformer(32, 4096, 2048, 32000);
-  const Cluster cluster_ = nodes_of_eight(2, "nics: 1, rate: 100Gb/s");
-  Problem problem_;
 };
 
 TEST_F(RowOverlap, LeavesAPartOfEachCollectiveToWaitFor) {

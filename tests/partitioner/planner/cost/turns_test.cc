@@ -7,20 +7,14 @@
 namespace partita {
 namespace {
 
-class Turns : public testing::Test {
+class Turns : public OwnPrograms {
  protected:
-  Turns() {
-    problem_ = problem(workload_, cluster_, 64);
-    problem_.own_programs = true;
-  }
+  Turns() : OwnPrograms(2, 64) {}
   static Layout layout(int64_t tensor, int64_t pipeline = 1) {
     Layout l;
     l.tensor = tensor, l.pipeline = pipeline, l.data = 16 / tensor / pipeline;
     return l;
   }
-  Workload workload_ = transformer(32, 4096, 2048, 32000);
-  const Cluster cluster_ = nodes_of_eight(2, "nics: 1, rate: 100Gb/s");
-  Problem problem_;
 };
 
 TEST_F(Turns, HideSumsOverATensorAxisForTheMemoryOfAnotherMicroBatch) {

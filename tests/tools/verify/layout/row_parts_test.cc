@@ -18,18 +18,24 @@ class RowPartsTest : public testing::Test {
                     {"strides", std::vector<int64_t>{1, 1}}});
   }
   ValueId joined(std::vector<ValueId> parts) { return b_.emit("concat", std::move(parts), {{"dim", int64_t{0}}}); }
-  // The layout of each value, of which x is a root of its own and others follow as far as they are parts.
-  std::vector<IndexMap> layouts() {
+  // Of the values, of which x is a root of its own.
+  std::vector<IndexMap> only_x() const {
     const Graph& g = b_.graph();
     std::vector<IndexMap> of(g.values.size());
     of[x_].root = 0;
     of[x_].digits = whole(g.type(x_).shape);
+    return of;
+  }
+  // Others follow as far as they are parts.
+  std::vector<IndexMap> layouts() {
+    std::vector<IndexMap> of = only_x();
     Mesh mesh;
-    RowParts rows(g, mesh);
-    for (const Node& node : g.nodes) rows.visit(node, of, mesh, [](const std::vector<Digit>&) { return false; });
+    RowParts rows(b_.graph(), mesh);
+    for (const Node& node : b_.graph().nodes) rows.visit(node, of, mesh, no_view_);
     return of;
   }
 
+  static constexpr auto no_view_ = [](const std::vector<Digit>&) { return false; };
   Builder b_;
   ValueId x_ = b_.input("x", {DType::kF32, {8, 3}});
 };
@@ -58,13 +64,11 @@ TEST_F(RowPartsTest, ANodeComputesOnOnePart) {
   const ValueId first = slice(x_, 0, 4), second = slice(x_, 4, 8);
   const ValueId alike = b_.add(first, first), mixed = b_.add(first, second), sum = b_.reduce_sum(first, {0}, false);
   const Graph& g = b_.graph();
-  std::vector<IndexMap> of(g.values.size());
-  of[x_].root = 0;
-  of[x_].digits = whole(g.type(x_).shape);
+  std::vector<IndexMap> of = only_x();
   Mesh mesh;
   RowParts rows(g, mesh);
   for (ValueId v : {first, second}) {
-    ASSERT_TRUE(rows.visit(*g.producer(v), of, mesh, [](const std::vector<Digit>&) { return false; }));
+    ASSERT_TRUE(rows.visit(*g.producer(v), of, mesh, no_view_));
     ASSERT_TRUE(rows.follow(*g.producer(v), of, mesh).ok());
   }
   of[alike] = of[mixed] = of[first];
