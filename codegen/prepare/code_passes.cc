@@ -61,8 +61,12 @@ absl::StatusOr<PreparedGraphs> use_relu_results(PreparedGraphs all, const CodeCo
   return rewritten(std::move(all), [](const PreparedGraph& p) { return read_relu_results(p.graph); });
 }
 
-absl::StatusOr<PreparedGraphs> make_again(PreparedGraphs all, const CodeContext&) {
-  return rewritten(std::move(all), [](const PreparedGraph& p) { return rematerialize(p.graph); });
+absl::StatusOr<PreparedGraphs> make_again(PreparedGraphs all, const CodeContext& c) {
+  for (size_t k = 0; k < all.stages.size(); ++k) {
+    Rematerialized made = rematerialize(all.stages[k].graph, c.programs[k].row_parts);
+    take(all.stages[k], std::move(made.graph), made.same_as);
+  }
+  return all;
 }
 
 absl::StatusOr<PreparedGraphs> use_sums(PreparedGraphs all, const CodeContext& c) {

@@ -17,14 +17,17 @@
 namespace partita {
 namespace {
 
+// Of values and nodes that are computed whole: in parts of rows values are as much smaller, and nodes as many more.
 constexpr int64_t kWorthBytes = 256 << 10;  // smaller values are not worth a step
 constexpr int kDeepest = 4;                 // nodes on top of each other that are computed again for one value
 constexpr int kNear = 24;                   // nodes: how much longer a source may have to live
 
 class Rematerializer {
  public:
-  explicit Rematerializer(const Graph& graph)
+  Rematerializer(const Graph& graph, int64_t row_parts)
       : graph_(graph),
+        worth_bytes_(kWorthBytes / row_parts),
+        near_(kNear * static_cast<int>(row_parts)),
         first_(graph.values.size(), INT_MAX),
         last_(graph.values.size(), -1),
         outside_(graph.values.size(), false),
@@ -81,7 +84,7 @@ class Rematerializer {
   bool is_candidate(const Node& node) const {
     if (!is_elementwise(node)) return false;
     ValueId v = node.outputs[0];
-    return first_[v] != INT_MAX && !outside_[v] && byte_size(graph_.type(v)) >= kWorthBytes;
+    return first_[v] != INT_MAX && !outside_[v] && byte_size(graph_.type(v)) >= worth_bytes_;
   }
 
   // How many nodes on top of each other are computed again to have `node` at backward node `when`; more than `most`
@@ -100,8 +103,8 @@ class Rematerializer {
     if (producer == nullptr || producer->segment == Segment::kPrologue) return 0;
     const int impossible = most + 1;
     if (producer->segment != Segment::kForward) return impossible;
-    if (levels_[v] > 0) return std::abs(first_[v] - when) <= kNear ? levels_[v] : impossible;
-    if (last_[v] >= 0) return last_[v] >= when - kNear ? 0 : impossible;
+    if (levels_[v] > 0) return std::abs(first_[v] - when) <= near_ ? levels_[v] : impossible;
+    if (last_[v] >= 0) return last_[v] >= when - near_ ? 0 : impossible;
     return most > 0 && repeats_cheaply(*producer) ? levels(*producer, when, most) : impossible;
   }
 
@@ -165,6 +168,8 @@ class Rematerializer {
   }
 
   const Graph& graph_;
+  const int64_t worth_bytes_;
+  const int near_;
   std::vector<int> first_, last_;  // per value: the first and the last backward node that reads it
   std::vector<bool> outside_;      // per value: read by others than the forward and backward parts
   std::vector<int> levels_;        // per value: 0, or it is computed again, over that many nodes
@@ -176,6 +181,6 @@ class Rematerializer {
 
 }  // namespace
 
-Rematerialized rematerialize(const Graph& graph) { return Rematerializer(graph).run(); }
+Rematerialized rematerialize(const Graph& graph, int64_t row_parts) { return Rematerializer(graph, row_parts).run(); }
 
 }  // namespace partita

@@ -335,7 +335,7 @@ int64_t overlap_products(LocalProgram& program, int64_t parts) {
   ordered.graph = Delaying(program).run();
   Cutting cutting(ordered, parts);
   const int64_t products = cutting.products();
-  if (products > 0) program.graph = std::move(cutting).run();
+  if (products > 0) program.graph = std::move(cutting).run(), program.row_parts = parts;
   return products;
 }
 

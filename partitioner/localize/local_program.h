@@ -71,6 +71,7 @@ struct LocalProgram {
   // By Node::block: whether what the block keeps for its backward part waits in the host's memory, on a device that has
   // its own. Blocks behind the last one keep it on the device.
   std::vector<bool> blocks_on_host;
+  int64_t row_parts = 1;  // that products and what lies between them are computed in (overlap_products.h)
 
   // What a rank runs of the micro-batches of a step.
   std::vector<StageStep> order() const;

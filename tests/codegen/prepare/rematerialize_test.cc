@@ -56,6 +56,30 @@ TEST(Rematerialize_Activation, StaysWhereItIsSmall) {
   EXPECT_EQ(count(rematerialize(layer(16, true)).graph, "tanh", Segment::kBackward), 0);
 }
 
+// In parts of rows values are as much smaller, and it is as much memory that is kept.
+TEST(Rematerialize_Activation, OfWhichAPartIsSmallIsMadeAgain) {
+  EXPECT_EQ(count(rematerialize(layer(128, true), 1).graph, "tanh", Segment::kBackward), 0);
+  EXPECT_EQ(count(rematerialize(layer(128, true), 2).graph, "tanh", Segment::kBackward), 1);
+}
+
+// So many parts of a product stand between the first reader and the last one of what it takes.
+TEST(Rematerialize_Activation, OfWhichPartsStandApartIsMadeAgain) {
+  constexpr int64_t kRows = 512;
+  constexpr int kBetween = 40;
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {kRows, 64}}),
+          w = b.state({.name = "w", .kind = StateKind::kFrozen}, {DType::kF32, {64, 256}});
+  ValueId u = b.matmul(x, w), h = b.emit("tanh", {u});
+  b.output("y", b.matmul(h, w, false, true));
+  b.context().segment = Segment::kBackward;
+  ValueId g = b.emit("exp", {u});
+  for (int k = 0; k < kBetween; ++k) g = b.emit("exp", {g});
+  b.output("dh", b.matmul(h, g, true, false));
+  const Graph graph = std::move(b).finish();
+  for (int64_t parts : {1, 2, 4})
+    EXPECT_EQ(count(rematerialize(graph, parts).graph, "tanh", Segment::kBackward), parts > 1) << parts;
+}
+
 // What is made again and the gradient of the same value are one sweep: the activation, its gradient and its sum of rows
 // in backward, the activation in forward.
 TEST(Rematerialize_Activation, IsMadeBesideItsGradient) {
