@@ -29,6 +29,7 @@ struct Draft {
   std::optional<double> warmup_max_lr;
   std::optional<int64_t> warmup, total;
   Precisions fp16, bf16;
+  double offload_ratio = 1;
 };
 
 bool is_true(const YamlNode& node) { return node.kind == YamlNode::Kind::kScalar && node.text == "true"; }
@@ -214,8 +215,10 @@ void add_zero(KeyRows<Draft>& rows) {
   for (std::string_view section : {"zero_optimization.offload_optimizer.", "zero_optimization.offload_param."})
     add_rows(rows,
              {"pin_memory", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "fast_init", "pipeline",
-              "pipeline_read", "pipeline_write", "ratio"},
+              "pipeline_read", "pipeline_write"},
              idle<Draft>("how states move between host and device is planned"), section);
+  rows.push_back({"zero_optimization.offload_optimizer.ratio",
+                  becomes<Draft>("pin.offload_fraction", number(&Draft::offload_ratio, kShare))});
   add_rows(rows,
            {"allgather_partitions",
             "allgather_bucket_size",
@@ -385,6 +388,17 @@ void finish_precision(Draft& d) {
                cat("expected at most 2^initial_scale_power, ", scale.initial, ", found ", scale.minimum));
 }
 
+void finish_offload(Draft& d) {
+  PinRecipe& pin = d.config.recipe.pin;
+  if (d.offload_ratio == 1 || pin.offload.value_or(OffloadMode::kNone) == OffloadMode::kNone) return;
+  pin.offload_fraction = d.offload_ratio;
+  if (pin.offload == OffloadMode::kAll)
+    refuse_key(
+        d.config.keys, "zero_optimization.offload_optimizer.ratio",
+        cat("expected 1 beside offload_param, which takes parameters and all of their states to the host; found ",
+            d.offload_ratio));
+}
+
 }  // namespace
 
 bool is_deepspeed_config(const YamlNode& root) {
@@ -401,6 +415,7 @@ ImportedConfig import_deepspeed_config(const YamlNode& root) {
   finish_optimizer(root, d);
   finish_scheduler(root, d);
   finish_precision(d);
+  finish_offload(d);
   const BatchRecipe& b = d.config.recipe.batch;
   if (b.global && b.accumulation && b.micro && *b.global % (*b.micro * *b.accumulation) != 0)
     refuse_key(d.config.keys, "train_batch_size",

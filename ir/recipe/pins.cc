@@ -81,6 +81,13 @@ absl::Status parse_recompute(const YamlNode& node, const std::string& path, PinR
   return absl::OkStatus();
 }
 
+// Of the optimizer's states, which it says lie on the host.
+absl::Status parse_offload_fraction(const YamlNode& node, const std::string& path, PinRecipe& out) {
+  PARTITA_RETURN_IF_ERROR(number(&PinRecipe::offload_fraction, kShare)(node, path, out));
+  if (!out.offload) out.offload = OffloadMode::kOptimizer;
+  return absl::OkStatus();
+}
+
 const Fields<PinRecipe>& pin_fields() {
   static const Fields<PinRecipe> kFields = {
       {"data", axis("data")},
@@ -100,6 +107,7 @@ const Fields<PinRecipe>& pin_fields() {
       {"sequence_parallel", boolean(&PinRecipe::sequence_parallel)},
       {"recompute", parse_recompute},
       {"offload", choice(&PinRecipe::offload)},
+      {"offload_fraction", parse_offload_fraction},
       {"schedule", choice(&PinRecipe::schedule)},
       {"interleave", integer(&PinRecipe::interleave, 1, 1024)},
       {"cuts", globs(&PinRecipe::cuts)},

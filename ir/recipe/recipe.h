@@ -409,6 +409,7 @@ struct PinRecipe {
   std::optional<RecomputeMode> recompute;       // of all repeated blocks
   std::vector<RecomputeMode> recompute_blocks;  // in its place, of each; of those after the last one: none
   std::optional<OffloadMode> offload;
+  std::optional<double> offload_fraction;  // with kOptimizer, of the states' bytes on a rank; unset: open
   std::optional<PipelineSchedule> schedule;
   std::optional<int64_t> interleave;  // chunks per stage
   std::vector<std::string> cuts;      // globs: the first node of each stage (or chunk) but the first

@@ -297,7 +297,7 @@ std::string format_pins(const PinRecipe& p) {
     }
     m.add("recompute", by_mode.text());
   }
-  m.add_if("offload", p.offload);
+  m.add_if("offload", p.offload).add_if("offload_fraction", p.offload_fraction);
   m.add_if("schedule", p.schedule).add_if("interleave", p.interleave);
   m.add_if(!p.cuts.empty(), "cuts", names(p.cuts));
   m.add_if(!p.stages.empty(), "stages", list(p.stages, [&](const std::map<std::string, int64_t>& stage) {

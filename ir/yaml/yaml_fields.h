@@ -32,6 +32,7 @@ inline constexpr NumberRange kAnyNumber = {"a number", [](double) { return true;
 inline constexpr NumberRange kPositive = {"a number > 0", [](double x) { return x > 0; }};
 inline constexpr NumberRange kAboveOne = {"a number > 1", [](double x) { return x > 1; }};
 inline constexpr NumberRange kNonNegative = {"a number >= 0", [](double x) { return x >= 0; }};
+inline constexpr NumberRange kShare = {"a number > 0 and at most 1", [](double x) { return x > 0 && x <= 1; }};
 inline constexpr NumberRange kFraction = {"a number in [0, 1)", [](double x) { return x >= 0 && x < 1; }};
 
 inline constexpr int64_t kLargestCount =

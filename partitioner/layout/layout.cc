@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/cat.h"
+#include "fmt/format.h"
 
 namespace partita {
 
@@ -101,6 +102,7 @@ std::string describe(const Layout& l) {
   if (l.interleave > 1) append(text, " ", l.interleave);
   text += l.recompute_blocks.empty() ? recompute_text(l.recompute) : recompute_text(l.recompute_blocks);
   if (l.offload != OffloadMode::kNone) append(text, ", offload ", enum_name(l.offload));
+  if (l.offload_fraction < 1) text += fmt::format(" ({:.3g} %)", 100 * l.offload_fraction);
   if (!l.cuts.empty()) text += ", uneven stages";
   return text;
 }
@@ -122,6 +124,7 @@ PinRecipe to_pins(const Layout& l) {
   if (l.recompute_blocks.empty()) p.recompute = l.recompute;
   p.recompute_blocks = l.recompute_blocks;
   p.offload = l.offload;
+  if (l.offload_fraction < 1) p.offload_fraction = l.offload_fraction;
   p.schedule = l.schedule;
   p.interleave = l.interleave;
   p.cuts = l.cut_names;

@@ -37,6 +37,7 @@ struct Layout {
   RecomputeMode recompute = RecomputeMode::kNone;  // of all repeated blocks
   std::vector<RecomputeMode> recompute_blocks;     // in its place, of each; of those after the last one: none
   OffloadMode offload = OffloadMode::kNone;
+  double offload_fraction = 1;  // with kOptimizer: of the bytes of a rank's states, those in the host's memory
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   int64_t interleave = 1;              // chunks of a pipeline's stage
   std::vector<int> cuts;               // units in each stage chunk, in order; empty: blocks evenly

@@ -91,7 +91,9 @@ absl::StatusOr<Layout> equal_stages(const Recipe& recipe, std::optional<int64_t>
   l.micro_batch = pin.micro_batch ? *pin.micro_batch : recipe.batch.micro.value_or(0);
   l.recompute_blocks = pin.recompute_blocks;
   l.recompute = l.recompute_blocks.empty() ? pin.recompute.value_or(recipe.recompute) : RecomputeMode::kNone;
+  PARTITA_RETURN_IF_ERROR(check_offload(pin));
   l.offload = pin.offload.value_or(OffloadMode::kNone);
+  l.offload_fraction = pin.offload_fraction.value_or(1);
   l.zero_group = pin.zero_group.value_or(0);
   if (pin.zero_group == PinRecipe::kNode) l.zero_group = Layout::kNode;
   const int64_t all = l.sample_ranks(), group = l.shard_ranks();
@@ -218,6 +220,15 @@ absl::StatusOr<Layout> different_stages(const Recipe& recipe, std::optional<int6
 }
 
 }  // namespace
+
+absl::Status check_offload(const PinRecipe& pin) {
+  const OffloadMode mode = pin.offload.value_or(OffloadMode::kNone);
+  if (!pin.offload_fraction || mode == OffloadMode::kOptimizer) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      cat("pin offload_fraction: ", *pin.offload_fraction,
+          " is of the optimizer's states; expected beside it offload: optimizer, found offload: ", enum_name(mode),
+          "; leave one of them out"));
+}
 
 absl::StatusOr<Layout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
                                      std::vector<std::string>& warnings) {

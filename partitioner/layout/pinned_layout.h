@@ -19,4 +19,7 @@ namespace partita {
 absl::StatusOr<Layout> pinned_layout(const Recipe& recipe, std::optional<int64_t> ranks,
                                      std::vector<std::string>& warnings);
 
+// Whether pins of what lies on the host go together. InvalidArgument.
+absl::Status check_offload(const PinRecipe& pin);
+
 }  // namespace partita

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -101,7 +102,50 @@ class Placement {
         plan_.states.push_back(StateLayout{stored, stored, GatherTime::kMicroBatch, on_host(s)});
       }
     }
+    if (layout_.offload_fraction < 1) take_from_host();
     return absl::OkStatus();
+  }
+
+  // The host keeps the layout's fraction of the optimizer's states. Of the parameters that are used first it has that
+  // fraction, however many they are: so it has about as much of each stage's, wherever stages begin.
+  void take_from_host() {
+    std::map<std::string, int64_t> bytes;  // of a parameter's states that are there, on a rank
+    for (size_t k = 0; k < graph().states.size(); ++k) {
+      const State& s = graph().states[k];
+      if (!is_hosted(k)) continue;
+      bytes[s.parameter] += byte_size({graph().type(s.value).dtype, local_shape(plan_.states[k]->stored, axes_.mesh)});
+    }
+    std::set<std::string> device;
+    double all = 0, host = 0;
+    for (const std::string& parameter : parameters_by_use()) {
+      const double own = static_cast<double>(bytes[parameter]);
+      const bool stays = host < layout_.offload_fraction * (all += own);
+      if (stays) host += own;
+      if (!stays) device.insert(parameter);
+    }
+    for (size_t k = 0; k < graph().states.size(); ++k) {
+      if (is_hosted(k) && device.contains(graph().states[k].parameter)) plan_.states[k]->host = false;
+    }
+  }
+
+  bool is_hosted(size_t state) const { return plan_.states[state] && plan_.states[state]->host; }
+
+  // Names, each where the first node reads it; those that none reads come first.
+  std::vector<std::string> parameters_by_use() const {
+    std::vector<size_t> first(graph().values.size(), 0);
+    for (size_t n = graph().nodes.size(); n-- > 0;) {
+      for (ValueId v : graph().nodes[n].inputs) {
+        if (v != kNoValue) first[static_cast<size_t>(v)] = n;
+      }
+    }
+    std::vector<const State*> parameters;
+    for (const State& s : graph().states) {
+      if (s.kind == StateKind::kParameter) parameters.push_back(&s);
+    }
+    std::ranges::stable_sort(parameters, {}, [&](const State* s) { return first[static_cast<size_t>(s->value)]; });
+    std::vector<std::string> names;
+    for (const State* s : parameters) names.push_back(s->name);
+    return names;
   }
 
   // Kept for a step of one micro-batch, parameters are gathered in forward, where that overlaps.
@@ -115,7 +159,7 @@ class Placement {
   }
 
   bool on_host(const State& s) const {
-    OffloadMode mode = recipe_.pin.offload.value_or(OffloadMode::kNone);
+    const OffloadMode mode = layout_.offload;
     return (s.kind == StateKind::kOptimizer && !s.parameter.empty() && mode != OffloadMode::kNone) ||
            ((s.kind == StateKind::kParameter || is_frozen_weight(s)) && mode == OffloadMode::kAll);
   }

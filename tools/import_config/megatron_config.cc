@@ -15,15 +15,16 @@ struct Draft {
   std::string optimizer = "adam", decay_style = "linear";
   std::optional<int64_t> iterations, samples, decay_iterations, decay_samples, warmup, warmup_samples;
   std::optional<double> warmup_fraction;
-  double min_lr = 0, clip = 1;
+  double min_lr = 0, clip = 1, on_host = 1;  // on_host: of the optimizer's states, where some are offloaded
   std::optional<int64_t> ranks_per_node, virtual_stages, layers_per_virtual_stage, layers;
-  std::string granularity;
+  std::optional<RecomputeMode> granularity;
   int64_t offloaded_layers = 0;
   std::string save;
   std::optional<int64_t> save_interval;
 };
 using Rows = KeyRows<Draft>;
 constexpr auto kTaken = KeyFate::kTaken, kIdle = KeyFate::kIdle;
+constexpr auto kFull = RecomputeMode::kFull, kSelective = RecomputeMode::kSelective;
 
 FieldParser<Draft> in_scale(FieldParser<LossScaleRecipe> parse) {
   return [parse](const YamlNode& node, const std::string& path, Draft& out) {
@@ -144,12 +145,12 @@ void add_layout(Rows& rows) {
   add_rows(rows, {"optimizer-cpu-offload", "use-precision-aware-optimizer-offload"},
            sets("pin.offload: optimizer", [](Draft& d) { d.config.recipe.pin.offload = OffloadMode::kOptimizer; }));
   rows.push_back(
-      {"recompute-activations", sets("recompute: selective", [](Draft& d) { d.granularity = "selective"; })});
-  rows.push_back({"recompute-granularity",
-                  one_of<Draft>({{"full", {kTaken, "recompute: full"}, [](Draft& d) { d.granularity = "full"; }},
-                                 {"selective", {kTaken, "recompute: selective"}, [](Draft& d) {
-                                    d.granularity = "selective";
-                                  }}})});
+      {"optimizer-offload-fraction", becomes<Draft>("pin.offload_fraction", number(&Draft::on_host, kShare))});
+  rows.push_back({"recompute-activations", sets("recompute: selective", [](Draft& d) { d.granularity = kSelective; })});
+  rows.push_back(
+      {"recompute-granularity",
+       one_of<Draft>({{"full", {kTaken, "recompute: full"}, [](Draft& d) { d.granularity = kFull; }},
+                      {"selective", {kTaken, "recompute: selective"}, [](Draft& d) { d.granularity = kSelective; }}})});
   rows.push_back({"cpu-offloading-num-layers",
                   becomes<Draft>("pin.recompute: {offload: …}", integer(&Draft::offloaded_layers, 0, 65536))});
   add_rows(rows, {"cpu-offloading", "cpu-offloading-double-buffering"},
@@ -441,11 +442,10 @@ void finish_layout(Draft& d) {
   PinRecipe& pin = d.config.recipe.pin;
   for (const char* axis : {"tensor", "pipeline", "context", "expert"}) pin.axes.try_emplace(axis, 1);
   if (!pin.zero) pin.zero = 0;
-  if (d.granularity == "full") d.config.recipe.recompute = RecomputeMode::kFull;
-  if (d.granularity == "selective") d.config.recipe.recompute = RecomputeMode::kSelective;
-  if (d.granularity.empty()) d.config.recipe.recompute = RecomputeMode::kNone;
+  if (pin.offload && d.on_host < 1) pin.offload_fraction = d.on_host;
+  d.config.recipe.recompute = d.granularity.value_or(RecomputeMode::kNone);
   pin.recompute_blocks.assign(static_cast<size_t>(d.offloaded_layers), RecomputeMode::kOffload);
-  if (d.offloaded_layers > 0 && !d.granularity.empty())
+  if (d.offloaded_layers > 0 && d.granularity)
     refuse_key(d.config.keys, "cpu-offloading-num-layers",
                "layers wait on the host, or are computed again: leave out one");
   const int64_t stages = pin.axes["pipeline"];
@@ -481,7 +481,7 @@ void note_defaults(Draft& d) {
   note_default(keys, "tensor-model-parallel-size", "1", "pin.tensor");
   note_default(keys, "pipeline-model-parallel-size", "1", "pin.pipeline");
   note_default(keys, "context-parallel-size", "1", "pin.context");
-  if (d.granularity.empty()) note_default(keys, "recompute-granularity", "none", "recompute: none");
+  if (!d.granularity) note_default(keys, "recompute-granularity", "none", "recompute: none");
   if (d.config.recipe.pin.zero == 0) note_default(keys, "use-distributed-optimizer", "false", "pin.zero: 0");
 }
 

@@ -8,7 +8,13 @@ namespace partita {
 
 // Blocks evenly, the first chunks one more where they do not divide; what stands before the first block goes to the
 // first chunk, what follows the last to the last.
-std::vector<int> CostModel::even_cuts(const Layout& l) const {
+const std::vector<int>& CostModel::even_cuts(const Layout& l) const {
+  const auto [at, fresh] = even_cuts_.try_emplace({l.pipeline, l.interleave});
+  if (fresh) at->second = cut_evenly(l);
+  return at->second;
+}
+
+std::vector<int> CostModel::cut_evenly(const Layout& l) const {
   const Workload& w = *problem_.workload;
   int64_t chunks = l.pipeline * l.interleave, blocks = 0;
   for (size_t k = 0; k < w.units.size(); ++k) blocks += w.unit(k).is_block();
@@ -123,7 +129,7 @@ double CostModel::bound(const Layout& l, const Cuts& cuts) {
 
 std::vector<StageUnits> CostModel::chunk_units(const Layout& l) const {
   const Workload& w = *problem_.workload;
-  std::vector<int> cuts = l.cuts.empty() ? even_cuts(l) : l.cuts;
+  const std::vector<int>& cuts = l.cuts.empty() ? even_cuts(l) : l.cuts;
   std::vector<StageUnits> out(cuts.size());
   const bool alike = l.recompute_blocks.empty();
   size_t at = 0, block = 0;

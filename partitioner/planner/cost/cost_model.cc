@@ -393,13 +393,15 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
   double products = product_seconds(l, g, units);
   for (const CollectiveUse& use : collectives.products)
     products += collective_time(g, use.collective, use.axis, use.bytes).seconds * use.times;
-  double traffic = shard * (2 * w.optimizer_bytes + 8 + 4 + element + (problem_.clip ? 4 : 0));
-  if (l.offload == OffloadMode::kNone || g.device.host_update_rate == 0) {
-    out.times[kOptimizer] = memory_time(g.device, traffic, kUpdateKernels);
-  } else {
-    // As many kernels as on the device are called, and each waits for its copies.
-    out.times[kOptimizer] = shard / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
-    out.times[kToHost] = out.times[kFromHost] = shard * element / g.device.host_bandwidth;
+  const bool hosted = l.offload != OffloadMode::kNone && g.device.host_update_rate > 0;
+  const double on_host = hosted ? l.offload_fraction * shard : 0;
+  const double traffic = (shard - on_host) * (2 * w.optimizer_bytes + 8 + 4 + element + (problem_.clip ? 4 : 0));
+  out.times[kOptimizer] = memory_time(g.device, traffic, kUpdateKernels);
+  if (hosted) {
+    // Beside the device. As many kernels as there are called, and each waits for its copies.
+    const double host = on_host / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
+    out.times[kOptimizer] = std::max(out.times[kOptimizer], host);
+    out.times[kToHost] = out.times[kFromHost] = on_host * element / g.device.host_bandwidth;
   }
   out.times[kOptimizer] += products;
   return out;

@@ -56,7 +56,7 @@ class CostModel {
   // its tensor, context and expert axes cost.
   double heaviest_seconds(const DeviceGroup& group, const Layout& layout);
   // Units of each stage chunk, in order [chunk 0 of stage 0, chunk 0 of stage 1, …].
-  std::vector<int> even_cuts(const Layout& layout) const;
+  const std::vector<int>& even_cuts(const Layout& layout) const;
   // Cuts that make the slowest chunk as fast as possible (exact, by dynamic programming over the units;
   // balanced_cuts.cc).
   const std::vector<int>& balanced_cuts(const Layout& layout) { return balanced(layout).units; }
@@ -69,6 +69,9 @@ class CostModel {
   // The layout, which computes nothing again, with the blocks of each stage computed again that let it fit its device
   // with `spare` bytes left, at least cost in time (stage_recompute.cc); nullopt where it fits as it is, or never does.
   std::optional<Layout> with_recompute(Layout layout, double spare);
+  // The part of the optimizer's states that has to lie on the host for all stages to fit as they are; infinite where
+  // that is not enough (offload_needed.cc).
+  double offload_needed(const Layout& layout);
   // What a layout computes again on a stage, by mode: blocks, bytes that they free, seconds of a step.
   std::vector<RecomputedBlocks> recomputed(const Layout& layout, int64_t stage);
   // Seconds of a step at least, where it is cut so.
@@ -139,6 +142,7 @@ class CostModel {
   const Cuts& balanced(const Layout& layout);
   double bound(const Layout& layout, const Cuts& cuts);
   std::vector<int> cut_by_time(const Layout& layout);
+  std::vector<int> cut_evenly(const Layout& layout) const;
   class StageRoom;
   class StageRun;
   const std::vector<UnitCost>& unit_costs(const DeviceGroup& group, const Layout& layout);
@@ -242,6 +246,8 @@ class CostModel {
   // Micro-batches whose values a stage holds at once, as its chunks take slots (in_flight() where they are alike).
   double held(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage) const;
   static StageUnits units_of_stage(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage);
+  // Bytes that a stage needs beyond what its device has; negative: that are left.
+  double missing(const Layout& layout, const std::vector<StageUnits>& chunks, int64_t stage) const;
 
   std::vector<std::vector<ChunkTimes>> stage_costs(const Layout& layout);
   Simulation timeline(const Layout& layout, const std::vector<std::vector<ChunkTimes>>& costs) const;
@@ -266,6 +272,7 @@ class CostModel {
   std::vector<std::unique_ptr<CostModel>> shorter_;          // of problem_.shorter
   std::map<std::pair<size_t, size_t>, DeviceGroup> joined_;  // groups, first to last, as one
   std::map<Key, std::vector<UnitCost>> cache_;
+  mutable std::map<std::pair<int64_t, int64_t>, std::vector<int>> even_cuts_;  // by pipeline and interleaving
   // Balanced, by pipeline, interleaving and stages that differ too.
   std::map<std::tuple<Key, int64_t, int64_t, std::vector<Layout::StageAxes>>, Cuts> cuts_;
 };

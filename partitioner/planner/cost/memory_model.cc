@@ -162,13 +162,14 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
   double gradient = mixed ? software.gradient_bytes : 4;
   // Without its states a rank still has the weights in f32, and sums gradients up in f32.
   const bool host_moments = l.offload == OffloadMode::kOptimizer, sums = micro_batches(problem, l) > 1;
-  m.gradients = p.stored(2) * (host_moments && sums ? 4 : host_states ? element : gradient);
+  const double on_host = host_states ? l.offload_fraction : 0;
+  m.gradients = p.stored(2) * (on_host * (host_moments && sums ? 4 : element) + (1 - on_host) * gradient);
   m.gradients += remainder_bytes(problem, l, p);
   // Sums in a fixed order keep those of branches, one for each level of the tree but the lowest and the last.
   const auto terms = static_cast<uint64_t>(problem.reproducible ? micro_batches(problem, l) : 1);
   if (terms > 2) m.gradients += p.stored(2) * 4 * static_cast<double>(std::bit_width(terms) - 2);
   double states = w.optimizer_bytes + (mixed ? 4 : 0);
-  m.optimizer = p.stored(1) * (!host_states ? states : host_moments && mixed ? 4 : 0);
+  m.optimizer = p.stored(1) * (on_host * (host_moments && mixed ? 4 : 0) + (1 - on_host) * states);
   // Gathered: one unit that is computed with and the next, or all of them for the whole step.
   bool kept = l.zero >= 3 && !l.reshard_after_forward;
   if (l.zero >= 3 || host_parameters) m.transient += (kept ? p.all() + frozen : 2 * largest_gathered) * element;

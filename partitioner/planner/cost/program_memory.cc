@@ -165,14 +165,15 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   working = std::max(working + again.moving(l), in_block + again.beyond(m.activations, l));
   const double tied = tied_parameters(w, stage, l);
   const ShardedParameters p(w, stage, l);
-  const bool host_moments = l.offload != OffloadMode::kNone, host_parameters = l.offload == OffloadMode::kAll;
+  const bool host_parameters = l.offload == OffloadMode::kAll;
+  const double on_host = l.offload == OffloadMode::kNone ? 0 : l.offload_fraction;
   const bool gathers = l.zero >= 1 || host_parameters, each_pass = l.zero >= 3 && l.reshard_after_forward;
   m.parameters = host_parameters ? 0 : kF32 * p.stored(1) + frozen_bytes / (l.zero >= 3 ? p.group() : 1);
   if (mixed) m.parameters += element * p.stored(3);
   if (gathers && !each_pass) m.parameters += mixed ? kF32 * read_as_stored : kF32 * p.all();
   m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
   m.gradients = (sums ? kF32 * (p.stored(2) + tied) : 0) + remainder_bytes(problem, l, p);
-  m.optimizer = host_moments ? 0 : w.optimizer_bytes * p.stored(1);
+  m.optimizer = (1 - on_host) * w.optimizer_bytes * p.stored(1);
   m.transient = working + largest_unit * element + std::min(scores, device.attention_scratch_bytes);
   // What lives from one turn to the next, of all that take turns.
   m.transient += static_cast<double>(l.overlapped() - 1) * working;
@@ -193,8 +194,8 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   }
   // In the update copies of the weights are gone.
   const double copies = mixed ? element * p.stored(3) : 0;
-  const bool scaled = host_moments && problem.clip;  // on their way to the host
-  if (!sums || scaled) m.transient = std::max(m.transient, kF32 * p.stored(2) - m.activations - copies);
+  const double scaled = !sums ? 1 : problem.clip ? on_host : 0;  // on their way to the host
+  if (scaled > 0) m.transient = std::max(m.transient, scaled * kF32 * p.stored(2) - m.activations - copies);
   m.reserve = device.reserve_bytes;
   // Beside groups along its axes, a program has one of all its stage's ranks (for the norm of all gradients) where more
   // than one axis divides them, and one of a rank from each stage; the last stage tells the others the loss.

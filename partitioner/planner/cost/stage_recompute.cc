@@ -2,6 +2,7 @@
 // by the blocks and modes that cost least (recompute_knapsack.h). Early stages hold more micro-batches, so that a block
 // frees more there and more of them are computed again.
 #include <algorithm>
+#include <utility>
 
 #include "partitioner/planner/cost/cost_model.h"
 #include "partitioner/planner/cost/program_memory.h"
@@ -9,6 +10,8 @@
 
 namespace partita {
 namespace {
+
+constexpr int kRounds = 4;  // of what a stage computes again, until its chunks' slots fit
 
 // Units of the chunks, in the order of the model: [stage's chunks][units].
 std::vector<std::vector<size_t>> units_of_chunks(const std::vector<StageUnits>& chunks, size_t stage, size_t stages) {
@@ -27,6 +30,23 @@ std::vector<int64_t> block_numbers(const Workload& w) {
   int64_t next = 0;
   for (size_t u = 0; u < w.units.size(); ++u) out.push_back(w.unit(u).is_block() ? next++ : -1);
   return out;
+}
+
+// Which of a stage's blocks have the modes that its kinds have: the first blocks of each chunk are computed again, so
+// that no chunk of an interleaved stage keeps more than one block more than others.
+void spread(std::vector<StageUnits::ByMode> left, const Workload& w, const std::vector<std::vector<size_t>>& chunks,
+            const std::vector<int64_t>& numbers, std::vector<RecomputeMode>& modes) {
+  size_t longest = 0;
+  for (const auto& units : chunks) longest = std::max(longest, units.size());
+  for (size_t at = 0; at < longest; ++at) {
+    for (const auto& units : chunks) {
+      if (at >= units.size() || numbers[units[at]] < 0) continue;
+      StageUnits::ByMode& of_kind = left[static_cast<size_t>(w.units[units[at]])];
+      size_t mode = kRecomputeModes - 1;
+      while (of_kind[mode] == 0) --mode;
+      --of_kind[mode], modes[static_cast<size_t>(numbers[units[at]])] = static_cast<RecomputeMode>(mode);
+    }
+  }
 }
 
 }  // namespace
@@ -49,26 +69,29 @@ std::optional<Layout> CostModel::with_recompute(Layout whole, double spare) {
   const StageLayouts layouts(whole);
   const std::vector<int64_t> numbers = block_numbers(w);
   std::vector<RecomputeMode> modes(static_cast<size_t>(block_count(w)), RecomputeMode::kNone);
+  std::vector<double> wanted(static_cast<size_t>(whole.pipeline), spare);
+  std::vector<int64_t> short_of_room;
   for (int64_t s = 0; s < whole.pipeline; ++s) {
-    const size_t stage = static_cast<size_t>(s);
-    StageUnits units = units_of_stage(whole, chunks, s);
-    const StageRoom room(*this, whole, layouts[stage], s);
-    if (room.missing(units) + spare <= 0) continue;
-    const auto seconds = room.compute_again(units, spare);
-    if (!seconds) return std::nullopt;
-    // The first blocks of each chunk, so that of interleaved stages no chunk keeps more than one block more than
-    // others.
-    const auto all = units_of_chunks(chunks, stage, static_cast<size_t>(whole.pipeline));
-    size_t longest = 0;
-    for (const auto& list : all) longest = std::max(longest, list.size());
-    for (size_t at = 0; at < longest; ++at) {
-      for (const auto& list : all) {
-        if (at >= list.size() || numbers[list[at]] < 0) continue;
-        StageUnits::ByMode& left = units.recomputed[static_cast<size_t>(w.units[list[at]])];
-        size_t mode = kRecomputeModes - 1;
-        while (left[mode] == 0) --mode;
-        --left[mode], modes[static_cast<size_t>(numbers[list[at]])] = static_cast<RecomputeMode>(mode);
+    if (missing(whole, chunks, s) + spare > 0) short_of_room.push_back(s);
+  }
+  for (int round = 0; round < kRounds && !short_of_room.empty(); ++round) {
+    for (int64_t s : std::exchange(short_of_room, {})) {
+      const size_t stage = static_cast<size_t>(s);
+      StageUnits units = units_of_stage(whole, chunks, s);
+      if (StageRoom(*this, whole, layouts[stage], s).compute_again(units, wanted[stage])) {
+        spread(std::move(units.recomputed), w, units_of_chunks(chunks, stage, static_cast<size_t>(whole.pipeline)),
+               numbers, modes);
+      } else if (round == 0) {
+        return std::nullopt;
       }
+    }
+    if (whole.interleave == 1) break;
+    Layout chosen = whole;  // slots are as large as the chunk that keeps most
+    chosen.recompute_blocks = modes;
+    const std::vector<StageUnits> chosen_chunks = chunk_units(chosen);
+    for (int64_t s = 0; s < whole.pipeline; ++s) {
+      const double over = missing(chosen, chosen_chunks, s) + spare;
+      if (over > 0) wanted[static_cast<size_t>(s)] += over, short_of_room.push_back(s);
     }
   }
   while (!modes.empty() && modes.back() == RecomputeMode::kNone) modes.pop_back();

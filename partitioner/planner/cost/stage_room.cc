@@ -1,7 +1,9 @@
 #include "partitioner/planner/cost/stage_room.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "partitioner/planner/cost/chunk_slots.h"
 #include "partitioner/planner/cost/program_memory.h"
 
 namespace partita {
@@ -22,11 +24,7 @@ CostModel::StageRoom::StageRoom(CostModel& model, const Layout& whole, const Lay
   const Workload& w = *problem_.workload;
   const std::vector<UnitCost>& costs = model.unit_costs(model.group_of_stage(whole, stage), own);
   each_.resize(w.kinds.size()), waiting_.resize(w.kinds.size());
-  // Chunks of an interleaved stage that keep unequally much take more slots than are counted: programs of such choices
-  // were a tenth larger, and one after the other was refused.
-  auto hosted = [&](RecomputeMode mode) {
-    return problem_.own_programs && own.interleave == 1 && waits_on_host(mode_on(device_, own, mode));
-  };
+  auto hosted = [&](RecomputeMode mode) { return problem_.own_programs && waits_on_host(mode_on(device_, own, mode)); };
   for (size_t k = 0; k < each_.size(); ++k) {
     const UnitWork& u = w.kinds[k];
     seconds_.push_back(seconds(costs[k], own));
@@ -94,29 +92,31 @@ std::optional<double> CostModel::StageRoom::choose(StageUnits& units, double spa
   return std::nullopt;
 }
 
-// Chunks of an interleaved stage that have more units than others have slots of their own (divide_slots), and its first
-// chunks, which are larger where units do not divide, are in flight longest: once `stages` groups of micro-batches have
-// gone through chunks [0, j] anew, and back through all behind the (chunks - 1 - j)-th, the first have twice as many in
-// flight.
+double CostModel::missing(const Layout& l, const std::vector<StageUnits>& chunks, int64_t stage) const {
+  const DeviceProfile& device = group_of_stage(l, stage).device;
+  const StageUnits units = units_of_stage(l, chunks, stage);
+  return stage_memory(problem_, device, l.of_stage(stage), units, held(l, chunks, stage)).total() - device.memory_bytes;
+}
+
 double CostModel::held(const Layout& l, const std::vector<StageUnits>& chunks, int64_t stage) const {
   const double all = in_flight(problem_, l, stage);
   if (l.interleave == 1 || l.schedule != PipelineSchedule::kInterleaved || !problem_.own_programs) return all;
-  const size_t n = static_cast<size_t>(l.interleave);
-  std::vector<int> units;
-  for (size_t c = 0; c < n; ++c)
-    units.push_back(chunks[c * static_cast<size_t>(l.pipeline) + static_cast<size_t>(stage)].units);
-  std::vector<int> sizes = units;
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  double held = 0, sum = 0;
-  std::vector<int> before(n + 1, 0);  // chunks of one size among the first
-  for (int size : sizes) {
-    for (size_t c = 0; c < n; ++c) before[c + 1] = before[c] + (units[c] == size);
-    int most = 0;
-    for (size_t j = 0; j < n; ++j) most = std::max(most, before[n - 1 - j] + before[j + 1]);
-    held += size * most, sum += size * before[n];
+  const Workload& w = *problem_.workload;
+  const Layout own = l.of_stage(stage);
+  const DeviceProfile& device = group_of_stage(l, stage).device;
+  std::vector<double> kept(static_cast<size_t>(l.interleave), 0);
+  for (size_t c = 0; c < kept.size(); ++c) {
+    const StageUnits& units = chunks[c * static_cast<size_t>(l.pipeline) + static_cast<size_t>(stage)];
+    for (size_t k = 0; k < units.counts.size(); ++k) {
+      for_each_mode(units, k, w.kinds[k], own, [&](RecomputeMode mode, double n) {
+        if (!waits_on_host(mode_on(device, own, mode))) kept[c] += n * kept_bytes(w.kinds[k], w, own, mode);
+      });
+    }
   }
-  return sum > 0 ? std::min(static_cast<double>(micro_batches(problem_, l)), all * held / sum) : all;
+  if (std::ranges::all_of(kept, [&](double bytes) { return bytes == kept[0]; })) return all;
+  const double once = std::accumulate(kept.begin(), kept.end(), 0.0);
+  const int64_t turns = l.overlapped(), groups = (micro_batches(problem_, l) + turns - 1) / turns;
+  return once > 0 ? static_cast<double>(turns) * slot_bytes(kept, l.pipeline, stage, groups) / once : all;
 }
 
 }  // namespace partita

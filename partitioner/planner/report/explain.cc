@@ -325,7 +325,10 @@ std::string choices(const Plan& plan) {
   text += recompute_choice(plan, b.recompute);
   if (const OffloadMode mode = pin.offload.value_or(OffloadMode::kNone); mode != OffloadMode::kNone)
     text += fmt::format("  offload {}: {} in host memory; {:.1f} % of the step\n", enum_name(mode),
-                        mode == OffloadMode::kAll ? "parameters and states are" : "the optimizer's states are",
+                        mode == OffloadMode::kAll ? "parameters and states are"
+                        : pin.offload_fraction
+                            ? fmt::format("{:.3g} % of the optimizer's states are", 100 * *pin.offload_fraction)
+                            : "the optimizer's states are",
                         percent(b.offload + b.optimizer));
   if (const auto sorted = largest_first(b, kBreakdownNames); !sorted.empty())
     text += fmt::format("  what binds: {} ({:.0f} % of the step)\n", sorted[0].second, percent(sorted[0].first));

@@ -71,6 +71,7 @@ void fields(auto& io, Is<PinRecipe> auto& p) {
   io("hierarchical_group", p.hierarchical_group, count), io("bucket_bytes", p.bucket_bytes.sizes, kSaid);
   io("sequence_parallel", p.sequence_parallel), io("recompute", p.recompute);
   io("recompute_blocks", p.recompute_blocks, kSaid), io("offload", p.offload);
+  io("offload_fraction", p.offload_fraction);
   io("schedule", p.schedule), io("interleave", p.interleave, count), io("cuts", p.cuts, kSaid);
   io("stages", p.stages, {.when = When::kSaid, .low = 1, .high = kLargestCount, .least = 1});
 }

@@ -21,17 +21,23 @@ bool keeps_as_much(const Layout& l, const Layout& of) {
   return true;
 }
 
+// Whether as much of the states lies on the device, or more.
+bool offloads_less(const Layout& l, const Layout& of) {
+  return l.offload < of.offload || (l.offload == of.offload && l.offload_fraction <= of.offload_fraction);
+}
+
 // A layout whose program takes at least the memory of `of`'s: it stores as much or more, or keeps more for backward.
 bool needs_as_much(const Layout& l, const Layout& of) {
   Layout same = l;
   if (l.schedule == PipelineSchedule::kZeroBubble && of.schedule == PipelineSchedule::k1f1b)
     same.schedule = of.schedule;
-  same.zero = of.zero, same.offload = of.offload, same.micro_batch = of.micro_batch;
+  same.zero = of.zero, same.offload = of.offload, same.offload_fraction = of.offload_fraction;
+  same.micro_batch = of.micro_batch;
   same.recompute = of.recompute, same.recompute_blocks = of.recompute_blocks;
   same.buckets = of.buckets;  // they follow from the rest
   same.prefetch_blocks = of.prefetch_blocks, same.overlap_micro_batches = of.overlap_micro_batches;
   return same == of && l.prefetched() >= of.prefetched() && l.overlapped() >= of.overlapped() && l.zero <= of.zero &&
-         l.offload <= of.offload && keeps_as_much(l, of) && l.micro_batch >= of.micro_batch;
+         offloads_less(l, of) && keeps_as_much(l, of) && l.micro_batch >= of.micro_batch;
 }
 
 // The cost model's count of what a stage takes beside the reserve.

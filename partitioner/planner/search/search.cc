@@ -1,6 +1,5 @@
-// Layouts share everything but ZeRO stage, offload, schedule and interleaving in groups; a group's lower bound is its
-// compute and tensor communication without bubbles, gathers and updates. Groups are looked at by ascending bound, up to
-// where it passes the best time found. The best few are replayed by the simulator.
+// Groups of layouts (layout_groups.h) are looked at by ascending bound, up to where it passes the best time found. The
+// best few are replayed by the simulator.
 #include "partitioner/planner/search/search.h"
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "partitioner/planner/search/cut_names.h"
+#include "partitioner/planner/search/layout_groups.h"
 #include "partitioner/planner/search/layout_order.h"
 #include "partitioner/planner/search/refused_programs.h"
 #include "partitioner/planner/search/stage_space.h"
@@ -30,11 +30,9 @@ constexpr double kNever = 1e300;
 constexpr double kMoreThanRefused = 1.1;
 // Of the room, by which a layout may be over by the count for the compiler to be asked all the same.
 constexpr double kCountError = 0.05;
-
-struct Group {
-  double bound;
-  Layout layout;
-};
+// Times the fastest layout's seconds: what takes longer with all or none of the optimizer's states on the host is not
+// looked at with parts of them there.
+constexpr double kNear = 1.1;
 
 class Search {
  public:
@@ -48,8 +46,7 @@ class Search {
     out_of_time_ = [this, elapsed] {
       return options_.time_limit > 0 && elapsed() > options_.time_limit && fastest_ < kNever;
     };
-    make_groups();
-    std::sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.bound < b.bound; });
+    groups_ = layout_groups(model_, space_, [this](std::string why) { refuse(std::move(why)); });
     for (bool found = false; !found;) {
       explore();
       if (out_.considered == 0) return contradiction();
@@ -122,54 +119,7 @@ class Search {
     if (out_.contradictions.size() < 16 && reasons_.insert(why).second) out_.contradictions.push_back(std::move(why));
   }
 
-  void make_groups() {
-    int64_t devices = problem_.devices();
-    for (int64_t tensor : space_.tensor)
-      for (int64_t pipeline : space_.pipeline)
-        for (int64_t context : space_.context)
-          for (int64_t expert : space_.expert) {
-            int64_t inner = tensor * pipeline * context * expert;
-            const bool differ = !space_.stages.empty();  // how many devices they take is checked where they are pinned
-            if (!differ &&
-                (inner > devices || devices % inner != 0 || (space_.data && *space_.data != devices / inner))) {
-              refuse(cat("tensor ", tensor, " x pipeline ", pipeline, " x context ", context, " x expert ", expert,
-                         space_.data ? cat(" x data ", *space_.data) : "", " does not make ", devices, " devices"));
-              continue;
-            }
-            Layout l;
-            l.tensor = tensor, l.pipeline = pipeline, l.context = context, l.expert = expert;
-            l.data = differ ? space_.data.value_or(1) : devices / inner;
-            l.stages = space_.stages, l.cut_names = space_.cut_names;
-            l.recompute_blocks = space_.recompute_blocks, l.overlap_micro_batches = space_.overlap_micro_batches;
-            l.overlap_products = space_.overlap_products;
-            add_groups(l);
-            if (take_turns(problem_, space_, l)) add_groups(l);
-          }
-  }
-
-  void add_groups(Layout l) {
-    const Workload& w = *problem_.workload;
-    const bool tensor = any_stage(l, [](const Layout& s) { return s.tensor > 1; });
-    for (int64_t micro : space_.micro_batch) {
-      l.micro_batch = micro;
-      if (std::string why = invalid(problem_, l); !why.empty()) {
-        refuse(std::move(why));
-        continue;
-      }
-      if (w.samples < static_cast<double>(micro) && w.whole_batches) continue;
-      for (bool sequence : space_.sequence_parallel) {
-        if (!tensor && sequence && space_.sequence_parallel.size() > 1) continue;
-        for (RecomputeMode recompute : space_.recompute) {
-          if (space_.recompute_by_block && recompute != RecomputeMode::kNone)
-            continue;  // what does not fit asks for it
-          l.sequence_parallel = sequence && tensor, l.recompute = recompute;
-          groups_.push_back({model_.lower_bound(l), l});
-        }
-      }
-    }
-  }
-
-  void look_at(const Group& group) {
+  void look_at(const LayoutGroup& group) {
     Layout l = group.layout;
     const bool shares = any_stage(l, [](const Layout& s) { return s.data * s.expert * s.context > 1; });
     if (searched(l) && !may_fit(l)) return void(++out_.unfit);
@@ -193,20 +143,41 @@ class Search {
         for (int zero : space_.zero) {
           if (zero > 0 && !shares && space_.zero.size() > 1) continue;
           if (zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1) continue;  // gathers of every micro-batch
-          bool fits = false;  // then nothing is gained by offloading more
-          for (size_t k = 0; k < space_.offload.size() && !fits; ++k) {
-            l.zero = zero, l.zero_group = space_.zero_group_of(l), l.offload = space_.offload[k];
-            l.reshard_after_forward = space_.reshard_after_forward, l.buckets = space_.buckets;
-            l.hierarchical_group = space_.hierarchical_group, l.prefetch_blocks = space_.prefetch_blocks;
-            if (zero > 0 && l.zero_group > 0 && !(why = invalid(problem_, l)).empty()) {  // all else was valid before
-              if (reasons_.insert(why).second) out_.contradictions.insert(out_.contradictions.begin(), std::move(why));
-              break;
-            }
-            fits = consider(l);
+          l.zero = zero, l.zero_group = space_.zero_group_of(l);
+          l.reshard_after_forward = space_.reshard_after_forward, l.buckets = space_.buckets;
+          l.hierarchical_group = space_.hierarchical_group, l.prefetch_blocks = space_.prefetch_blocks;
+          if (zero == 0 || l.zero_group == 0 || (why = invalid(problem_, l)).empty()) {  // all else was valid before
+            consider_offloads(l);
+          } else if (reasons_.insert(why).second) {
+            out_.contradictions.insert(out_.contradictions.begin(), std::move(why));
           }
         }
       }
     }
+  }
+
+  // Where it fits, nothing is gained by offloading more.
+  void consider_offloads(Layout l) {
+    found_ = kNever;
+    for (OffloadMode offload : space_.offload) {
+      l.offload = offload, l.offload_fraction = space_.offload_fraction.value_or(1);
+      const bool parts = offload == OffloadMode::kOptimizer && problem_.own_programs && !space_.offload_fraction;
+      if (parts ? consider_parts(l) : consider(l)) return;
+    }
+  }
+
+  // As much of the optimizer's states offloaded as lets it fit as it is, or all; and less, with blocks computed again
+  // for the rest, where that may be the fastest.
+  bool consider_parts(Layout l) {
+    const double needed = std::min(1., model_.offload_needed(l));
+    if (needed > 0) l.offload_fraction = needed;
+    bool fits = consider(l);
+    if (!fits && needed < 1) l.offload_fraction = 1, fits = consider(l);
+    if ((offered_ < fastest_ ? found_ : offered_) >= kNear * fastest_) return fits;
+    for (double part : {0.25, 0.5, 0.75}) {
+      if (part < needed) l.offload_fraction = part, consider(l);
+    }
+    return fits;
   }
 
   // Whether stages fit, wherever they are cut, with the choices that leave least in memory.
@@ -265,6 +236,7 @@ class Search {
   bool offer(const Layout& l) {
     const Layout whole = model_.with_exchanges(l);
     const Candidate c{whole, model_.predict(whole, false)};
+    offered_ = c.prediction.step_seconds;
     if (take(c)) {
       wait_less(c);
       return true;
@@ -350,7 +322,7 @@ class Search {
     if (fits || is_doubtful(c.prediction)) {
       PricedLayout p = priced(c.prediction.step_seconds, c.prediction, l);
       if (!refusals_.covers(p)) {
-        if (fits) fastest_ = std::min(fastest_, p.seconds);
+        if (fits) fastest_ = std::min(fastest_, p.seconds), found_ = std::min(found_, p.seconds);
         (fits ? fit_ : doubtful_).push_back(std::move(p));
       }
     }
@@ -475,10 +447,12 @@ class Search {
   const Problem& problem_;
   const SearchOptions& options_;
   Space space_;
-  std::vector<Group> groups_;
+  std::vector<LayoutGroup> groups_;
   size_t next_ = 0;                           // group to look at
   std::vector<PricedLayout> fit_, doubtful_;  // by the count; over by less than kCountError, for the compiler to say
   double fastest_ = kNever;                   // of fit_
+  double found_ = kNever;                     // of those with the offloads that are being considered
+  double offered_ = 0;                        // of what was offered last, as it is
   std::map<Family, Candidate> unfit_;
   std::vector<std::pair<double, Layout>> slower_;  // that do not fit as they are, with their seconds
   std::vector<Candidate> refused_;                 // whose programs do not fit

@@ -170,6 +170,8 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
     if (!problem.options.flash) s.recompute.push_back(RecomputeMode::kSelective);  // of scores, which flash never keeps
     s.recompute.push_back(RecomputeMode::kFull);
   }
+  PARTITA_RETURN_IF_ERROR(check_offload(pin));
+  s.offload_fraction = pin.offload_fraction;
   // A pinned ZeRO stage says where the states are kept: on the devices unless offload is pinned beside it. Devices that
   // are the host have nowhere to offload to.
   const bool hosts =

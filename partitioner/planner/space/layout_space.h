@@ -30,6 +30,7 @@ struct Space {
   RecomputeMode least_kept = RecomputeMode::kFull;  // of all blocks, what leaves least on the devices
   std::vector<RecomputeMode> recompute_blocks;      // where that is pinned
   std::vector<OffloadMode> offload;
+  std::optional<double> offload_fraction;  // as pinned
   std::vector<PipelineSchedule> schedule;
   std::vector<int64_t> interleave;
   int64_t zero_group = 0;           // as pinned: of all layouts, or at most so many ranks, as many as divide

@@ -68,6 +68,18 @@ TEST(ApplyPin_Recompute, OfAllBlocksOrByTheirNumbers) {
   EXPECT_EQ(recipe.recompute_of(3), kAttention);
 }
 
+TEST(Pins, AFractionOfTheStatesIsOffloaded) {
+  Recipe recipe;
+  ASSERT_TRUE(apply_pin(recipe, "offload_fraction=0.25").ok());
+  EXPECT_EQ(recipe.pin.offload, OffloadMode::kOptimizer);
+  EXPECT_EQ(recipe.pin.offload_fraction, 0.25);
+  EXPECT_EQ(parsed_recipe("pin: " + format_pins(recipe.pin)).pin, recipe.pin);
+  for (const char* none : {"0", "1.5", "-0.5", "half"}) {
+    const absl::Status status = apply_pin(recipe, std::string("offload_fraction=") + none);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("expected a number > 0 and at most 1")) << none;
+  }
+}
+
 TEST(ApplyPin_Refused, Table) {
   const struct {
     const char *pin, *message;

@@ -56,6 +56,7 @@ class Random {
     if (l.schedule == PipelineSchedule::kInterleaved) l.interleave = 1 + below(3);
     if (l.schedule != PipelineSchedule::kPipedream)
       l.offload = one_of({OffloadMode::kNone, OffloadMode::kOptimizer, OffloadMode::kAll});
+    if (l.offload == OffloadMode::kOptimizer) l.offload_fraction = one_of({1.0, 0.25, 0.015625});
     for (int64_t k = 1; below(2) == 0 && k < l.pipeline * l.interleave; ++k) l.cut_names.push_back(cat("block.", k));
     if (static_cast<int64_t>(l.cut_names.size()) != l.pipeline * l.interleave - 1) l.cut_names.clear();
     return l;
@@ -82,6 +83,20 @@ TEST(PinnedLayout, PinsGiveTheLayoutAgain) {
   }
   EXPECT_GT(different, 100);
   EXPECT_GT(named, 100);
+}
+
+TEST(PinnedLayout, APartOfTheStatesGoesWithTheOptimizersAlone) {
+  for (OffloadMode mode : {OffloadMode::kNone, OffloadMode::kAll}) {
+    Recipe recipe;
+    recipe.pin.offload = mode, recipe.pin.offload_fraction = 0.5;
+    std::vector<std::string> warnings;
+    const auto layout = pinned_layout(recipe, 1, warnings);
+    ASSERT_FALSE(layout.ok());
+    EXPECT_THAT(std::string(layout.status().message()),
+                HasSubstr(cat("pin offload_fraction: 0.5 is of the optimizer's states; expected beside it offload: "
+                              "optimizer, found offload: ",
+                              enum_name(mode))));
+  }
 }
 
 TEST(PinnedLayout, RanksThatNoPinNamesAreOfTheDataAxis) {

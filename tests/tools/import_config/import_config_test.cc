@@ -80,7 +80,23 @@ TEST_F(ImportConfig, DeepSpeed_RefusesWhatWouldTrainSomethingElse) {
               HasSubstr("curriculum_learning: expected it to be off"));
   EXPECT_THAT(with(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}})"),
               HasSubstr("zero_optimization.offload_param.device: expected cpu or none"));
+  EXPECT_THAT(
+      with(
+          R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu", "ratio": 0.5}})"),
+      HasSubstr("zero_optimization.offload_optimizer.ratio: expected 1 beside offload_param"));
   EXPECT_THAT(with(R"("zero_optimization": {"stages": 3})"), HasSubstr("the nearest known key is 'stage'"));
+}
+
+// ZeRO-Offload++'s "Twin-Flow".
+TEST_F(ImportConfig, DeepSpeed_APartOfTheStatesIsOffloaded) {
+  const auto pin = [&](const std::string& offload) {
+    return taken("c.json",
+                 R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": )" + offload + "}}")
+        .recipe.pin;
+  };
+  EXPECT_EQ(pin(R"({"device": "cpu", "pin_memory": true, "ratio": 0.3})").offload_fraction, 0.3);
+  EXPECT_EQ(pin(R"({"ratio": 0.3, "device": "none"})").offload_fraction, std::nullopt);
+  EXPECT_EQ(pin(R"({"device": "cpu", "ratio": 1.0})").offload_fraction, std::nullopt);
 }
 
 // accelerate's "Fully Sharded Data Parallel" guide.
@@ -325,6 +341,10 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
   const ImportedConfig waits = taken("c.sh", text + "torchrun x.py --cpu-offloading-num-layers 3\n");
   EXPECT_EQ(waits.recipe.pin.recompute_blocks, std::vector<RecomputeMode>(3, RecomputeMode::kOffload));
   EXPECT_EQ(fate(waits, "cpu-offloading-num-layers"), KeyFate::kTaken);
+  const ImportedConfig part =
+      taken("d.sh", text + "torchrun x.py --optimizer-cpu-offload --optimizer-offload-fraction 0.4\n");
+  EXPECT_EQ(part.recipe.pin.offload, OffloadMode::kOptimizer);
+  EXPECT_EQ(part.recipe.pin.offload_fraction, 0.4);
   auto with = [&](const std::string& more) { return refused("b.sh", text + "torchrun x.py " + more + "\n"); };
   EXPECT_THAT(with("--cpu-offloading-num-layers 3 --recompute-granularity full"),
               HasSubstr("cpu-offloading-num-layers: layers wait on the host, or are computed again: leave out one"));

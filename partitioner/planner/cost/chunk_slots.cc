@@ -1,0 +1,80 @@
+#include "partitioner/planner/cost/chunk_slots.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace partita {
+namespace {
+
+// The most micro-batches that some chunks of a stage have in flight, as stage_order() has them come and go.
+class InFlight {
+ public:
+  InFlight(int64_t chunks, int64_t stages, int64_t stage, int64_t micro_batches)
+      : chunks_(chunks), stages_(stages), total_(micro_batches * chunks) {
+    ahead_ = std::min(2 * (stages - stage - 1) + (chunks - 1) * stages, total_);
+  }
+
+  // Of the chunks that `in` marks. Numbers in flight rise and fall evenly but where a pass comes to the next chunk.
+  int64_t most(const std::vector<bool>& in) {
+    before_.assign(1, 0);
+    for (bool marked : in) before_.push_back(before_.back() + marked);
+    int64_t most = 0;
+    const int64_t round = std::min(chunks_ * stages_, std::max<int64_t>(0, total_ - ahead_ - 1));
+    for (int64_t chunk = 0; chunk <= chunks_; ++chunk) {
+      const int64_t backward = chunk * stages_, forward = backward - (ahead_ + 1) % stages_;
+      for (int64_t t : {backward, forward}) {
+        t = std::clamp<int64_t>(t, 0, round);
+        most = std::max(most, forward_passes(std::min(t + ahead_ + 1, total_)) - backward_passes(t));
+      }
+    }
+    return most;
+  }
+
+ private:
+  // Of the first `passes` ones, those of marked chunks.
+  int64_t forward_passes(int64_t passes) const {
+    const int64_t round = chunks_ * stages_, left = passes % round, chunk = left / stages_;
+    return passes / round * stages_ * before(chunks_) + stages_ * before(chunk) +
+           left % stages_ * (before(chunk + 1) - before(chunk));
+  }
+  int64_t backward_passes(int64_t passes) const {
+    const int64_t round = chunks_ * stages_, left = passes % round, chunk = chunks_ - left / stages_;
+    return passes / round * stages_ * before(chunks_) + stages_ * (before(chunks_) - before(chunk)) +
+           left % stages_ * (before(chunk) - before(chunk - 1));
+  }
+  int64_t before(int64_t chunk) const { return before_[static_cast<size_t>(std::clamp<int64_t>(chunk, 0, chunks_))]; }
+
+  int64_t chunks_, stages_, total_, ahead_;
+  std::vector<int64_t> before_;  // marked chunks before each, and in all
+};
+
+}  // namespace
+
+// Chunks share slots, each as large as the largest of them wants, or those that keep more have slots of their own,
+// whatever takes least.
+double slot_bytes(std::span<const double> kept, int64_t stages, int64_t stage, int64_t micro_batches) {
+  const size_t n = kept.size();
+  InFlight in_flight(static_cast<int64_t>(n), stages, stage, micro_batches);
+  std::vector<size_t> by_size(n);
+  std::iota(by_size.begin(), by_size.end(), 0);
+  std::ranges::stable_sort(by_size, std::greater<>(), [&](size_t c) { return kept[c]; });
+  const auto alike = [&](size_t k) { return k > 0 && k < n && kept[by_size[k]] == kept[by_size[k - 1]]; };
+  std::vector<double> least(n + 1, 0);
+  for (size_t end = 1; end <= n; ++end) {
+    if (alike(end)) continue;
+    least[end] = std::numeric_limits<double>::infinity();
+    std::vector<bool> in(n, false);
+    for (size_t begin = end; begin-- > 0;) {
+      in[by_size[begin]] = true;
+      if (!alike(begin))
+        least[end] =
+            std::min(least[end], least[begin] + static_cast<double>(in_flight.most(in)) * kept[by_size[begin]]);
+    }
+  }
+  return least[n];
+}
+
+}  // namespace partita
