@@ -15,7 +15,7 @@
 #include "ir/recipe/pins.h"
 #include "ir/recipe/read_recipe.h"
 #include "partitioner/layout/fixed_parts.h"
-#include "partitioner/planner/cost/program_memory.h"
+#include "partitioner/planner/cost/memory/program_memory.h"
 #include "partitioner/planner/space/layout_space.h"
 #include "partitioner/stages/separable_samples.h"
 #include "passes/forward/choose_fp8.h"

@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Planning>> plan_again(const Plan& plan);
 Recipe recipe_of(const ModelSource& source, const Problem& problem, const Layout& layout);
 // The layout that the plan pins.
 absl::StatusOr<Layout> planned_layout(const Planning& planning, const Plan& plan);
-// The analysis alone, without what programs keep (partitioner/planner/cost/program_memory.h).
+// The analysis alone, without what programs keep (partitioner/planner/cost/memory/program_memory.h).
 absl::StatusOr<Workload> analyse_model(ModelSource& source);
 
 }  // namespace partita

@@ -10,7 +10,7 @@
 
 #include "partitioner/planner/cost/communication_lane.h"
 #include "partitioner/planner/cost/host_activations.h"
-#include "partitioner/planner/cost/memory_model.h"
+#include "partitioner/planner/cost/memory/memory_model.h"
 #include "partitioner/planner/cost/prediction.h"
 #include "partitioner/planner/cost/simulate.h"
 #include "partitioner/planner/cost/step_times.h"

@@ -20,13 +20,4 @@ void HostCopies::add_to(PassTimes& forward, PassTimes& backward) const {
   backward[kFromHost] += waited_up, backward.hidden_from_host += each_way - waited_up, backward[kSlowed] += slowed;
 }
 
-RecomputeMode mode_on(const DeviceProfile& device, const Layout& l, RecomputeMode mode) {
-  const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
-  return device.has_host() && !puts_off ? mode : on_device(mode);
-}
-
-double blocks_on_their_way(const Layout& l, double held) {
-  return std::min(2.0, held / static_cast<double>(l.overlapped()));
-}
-
 }  // namespace partita

@@ -1,10 +1,8 @@
-// Activations that wait in the host's memory (RecomputeMode kOffload, kFullOffload): where they do, what of them is on
-// its way meanwhile, and the time of their copies. A block's values go down beside the blocks that follow it, and come
-// up while the backward part of the block behind it runs.
+// Activations that wait in the host's memory (RecomputeMode kOffload, kFullOffload): the time of their copies. A
+// block's values go down beside the blocks that follow it, and come up while the backward part of the block behind it
+// runs.
 #pragma once
 
-#include "ir/recipe/recipe.h"
-#include "partitioner/layout/layout.h"
 #include "partitioner/planner/cluster/device_profile.h"
 #include "partitioner/planner/cost/step_times.h"
 
@@ -22,13 +20,5 @@ struct HostCopies {
   void add(const HostCopies& copies, double times);
   void add_to(PassTimes& forward, PassTimes& backward) const;
 };
-
-// What a mode is counted as: where the device is the host, on_device(). So it is where gradients of weights are put
-// off: a program brings what they read up a second time, which no time here knows of.
-RecomputeMode mode_on(const DeviceProfile& device, const Layout& layout, RecomputeMode mode);
-
-// Of each micro-batch that takes its turn, blocks whose values are on the device though they wait on the host: one that
-// is at work, and one on its way. `held`: blocks whose values there are, of all micro-batches in flight.
-double blocks_on_their_way(const Layout& layout, double held);
 
 }  // namespace partita

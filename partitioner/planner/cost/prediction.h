@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "partitioner/planner/cost/memory_model.h"
+#include "partitioner/planner/cost/memory/memory_model.h"
 #include "partitioner/planner/cost/step_times.h"
 
 namespace partita {

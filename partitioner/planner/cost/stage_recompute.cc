@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "partitioner/planner/cost/cost_model.h"
-#include "partitioner/planner/cost/program_memory.h"
+#include "partitioner/planner/cost/memory/program_memory.h"
 #include "partitioner/planner/cost/stage_room.h"
 
 namespace partita {

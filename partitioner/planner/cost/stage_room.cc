@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "partitioner/planner/cost/chunk_slots.h"
-#include "partitioner/planner/cost/program_memory.h"
+#include "partitioner/planner/cost/memory/chunk_slots.h"
+#include "partitioner/planner/cost/memory/program_memory.h"
 
 namespace partita {
 namespace {

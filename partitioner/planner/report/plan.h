@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ir/recipe/recipe.h"
-#include "partitioner/planner/cost/memory_model.h"
+#include "partitioner/planner/cost/memory/memory_model.h"
 #include "partitioner/planner/cost/prediction.h"
 #include "partitioner/planner/cost/simulate.h"
 #include "partitioner/planner/cost/step_times.h"

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "partitioner/planner/cost/program_memory.h"
+#include "partitioner/planner/cost/memory/program_memory.h"
 #include "partitioner/planner/cost/stage_room.h"
 #include "partitioner/planner/report/explain.h"
 #include "partitioner/planner/report/make_plan.h"

@@ -1,12 +1,11 @@
-#include "partitioner/planner/cost/memory_model.h"
+#include "partitioner/planner/cost/memory/memory_model.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 
-#include "partitioner/planner/cost/host_activations.h"
-#include "partitioner/planner/cost/program_memory.h"
+#include "partitioner/planner/cost/memory/program_memory.h"
 
 namespace partita {
 namespace {
@@ -72,6 +71,15 @@ double in_flight(const Problem& problem, const Layout& whole, int64_t stage) {
   if (l.schedule == PipelineSchedule::kInterleaved && l.interleave > 1)
     return std::min(all * v, 2 * (p - static_cast<double>(stage) - 1) + (v - 1) * p + 1) / v;
   return std::min(all, p - static_cast<double>(stage));
+}
+
+RecomputeMode mode_on(const DeviceProfile& device, const Layout& l, RecomputeMode mode) {
+  const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
+  return device.has_host() && !puts_off ? mode : on_device(mode);
+}
+
+double blocks_on_their_way(const Layout& l, double held) {
+  return std::min(2.0, held / static_cast<double>(l.overlapped()));
 }
 
 double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {

@@ -1,5 +1,5 @@
 // Slots as they are counted beside slots as programs have them.
-#include "partitioner/planner/cost/chunk_slots.h"
+#include "partitioner/planner/cost/memory/chunk_slots.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "partitioner/planner/cost/memory_model.h"
+#include "partitioner/planner/cost/memory/memory_model.h"
 
 namespace partita {
 

@@ -1,4 +1,4 @@
-#include "partitioner/planner/cost/chunk_slots.h"
+#include "partitioner/planner/cost/memory/chunk_slots.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "partitioner/planner/cost/memory_model.h"
+#include "partitioner/planner/cost/memory/memory_model.h"
 
 #include <gtest/gtest.h>
 

@@ -70,6 +70,14 @@ LayoutCommunicators communicators(const Layout& layout);
 double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
                    RecomputeMode mode);
 
+// What a mode is counted as: where the device is the host, on_device(). So it is where gradients of weights are put
+// off: a program brings what they read up a second time, which no time here knows of.
+RecomputeMode mode_on(const DeviceProfile& device, const Layout& layout, RecomputeMode mode);
+
+// Of each micro-batch that takes its turn, blocks whose values are on the device though they wait on the host: one that
+// is at work, and one on its way. `held`: blocks whose values there are, of all micro-batches in flight.
+double blocks_on_their_way(const Layout& layout, double held);
+
 // Bytes of one micro-batch's gradients of products' results, for the gradients of weights, which a zero-bubble schedule
 // puts off.
 double put_off_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);

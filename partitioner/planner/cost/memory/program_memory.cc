@@ -1,11 +1,10 @@
-#include "partitioner/planner/cost/program_memory.h"
+#include "partitioner/planner/cost/memory/program_memory.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "base/cat.h"
-#include "partitioner/planner/cost/host_activations.h"
 
 namespace partita {
 namespace {
