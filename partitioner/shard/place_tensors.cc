@@ -119,9 +119,11 @@ class Placement {
     double all = 0, host = 0;
     for (const std::string& parameter : parameters_by_use()) {
       const double own = static_cast<double>(bytes[parameter]);
-      const bool stays = host < layout_.offload_fraction * (all += own);
-      if (stays) host += own;
-      if (!stays) device.insert(parameter);
+      all += own;
+      if (host < layout_.offload_fraction * all)
+        host += own;
+      else
+        device.insert(parameter);
     }
     for (size_t k = 0; k < graph().states.size(); ++k) {
       if (is_hosted(k) && device.contains(graph().states[k].parameter)) plan_.states[k]->host = false;
