@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <map>
-#include <numeric>
 #include <queue>
+
+#include "partitioner/layout/slot_classes.h"
 
 namespace partita {
 namespace {
@@ -107,37 +107,24 @@ int64_t slots_of(const std::vector<StageStep>& order) {
 }
 
 std::vector<SlotClass> divide_slots(std::vector<StageStep>& order, std::span<const int64_t> bytes, int64_t group) {
-  const size_t n = bytes.size();
-  std::vector<size_t> by_size(n);
-  std::iota(by_size.begin(), by_size.end(), 0);
-  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
-  const auto take = [&](std::vector<StageStep>& steps, size_t begin, size_t end, int64_t first) {
-    std::vector<bool> in(n, false);
-    for (size_t k = begin; k < end; ++k) in[by_size[k]] = true;
+  const auto take = [&](std::vector<StageStep>& steps, std::span<const size_t> chunks, int64_t first) {
+    std::vector<bool> in(bytes.size(), false);
+    for (size_t c : chunks) in[c] = true;
     return take_slots(steps, in, first, group);
   };
   std::vector<StageStep> spans = first_and_last(order, group);
-  // Classes are runs of chunks by size: the least that the first `end` take, and where their last class begins.
-  std::vector<int64_t> least(n + 1, 0);
-  std::vector<size_t> from(n + 1, 0);
-  for (size_t end = 1; end <= n; ++end) {
-    least[end] = std::numeric_limits<int64_t>::max();
-    for (size_t begin = 0; begin < end; ++begin) {
-      if (begin > 0 && bytes[by_size[begin - 1]] == bytes[by_size[begin]]) continue;
-      const int64_t all = least[begin] + take(spans, begin, end, 0) * bytes[by_size[begin]];
-      if (all < least[end]) least[end] = all, from[end] = begin;
-    }
-  }
-  std::vector<size_t> ends;
-  for (size_t end = n; end > 0; end = from[end]) ends.push_back(end);
-  std::vector<SlotClass> classes(n);
+  const SlotClasses<int64_t> smallest =
+      smallest_slots(bytes, [&](std::span<const size_t> chunks) { return take(spans, chunks, 0); });
+  std::vector<SlotClass> classes(bytes.size());
   SlotClass of;
-  for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
-    const size_t begin = from[*end];
+  size_t begin = 0;
+  for (size_t end : smallest.ends) {
+    const std::span<const size_t> chunks = std::span(smallest.chunks).subspan(begin, end - begin);
     const int64_t next = (of.first + of.count + group - 1) / group * group;
-    of = {next, 0, bytes[by_size[begin]], of.begin + (next - of.first) * of.bytes};
-    of.count = take(order, begin, *end, of.first);
-    for (size_t k = begin; k < *end; ++k) classes[by_size[k]] = of;
+    of = {next, 0, bytes[chunks[0]], of.begin + (next - of.first) * of.bytes};
+    of.count = take(order, chunks, of.first);
+    for (size_t c : chunks) classes[c] = of;
+    begin = end;
   }
   return classes;
 }

@@ -20,8 +20,9 @@ double CostModel::offload_needed(const Layout& l) {
   none.offload_fraction = 0, all.offload_fraction = 1;
   double needed = 0;
   for (int64_t stage = 0; stage < l.pipeline; ++stage) {
-    const double without = missing(none, chunks, stage), with = missing(all, chunks, stage);
+    const double without = missing(none, chunks, stage);
     if (without <= 0) continue;
+    const double with = missing(all, chunks, stage);
     if (with > 0) return std::numeric_limits<double>::infinity();
     needed = std::max(needed, without / (without - with));
   }

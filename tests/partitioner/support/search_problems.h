@@ -22,11 +22,12 @@ Workload transformer(int blocks, double d, double s, double v);
 
 Problem problem(const Workload& w, const Cluster& c, int64_t batch);
 
-// Programs compiled here, of a transformer over nodes with one network card each, over which what is sent takes longer
-// than most of what may hide it.
+// Programs compiled here, of a transformer of 7B: on a cluster, or over nodes with one network card each, over which
+// what is sent takes longer than most of what may hide it.
 class OwnPrograms : public testing::Test {
  protected:
-  OwnPrograms(int64_t nodes, int64_t batch) : cluster_(nodes_of_eight(nodes, "nics: 1, rate: 100Gb/s")) {
+  OwnPrograms(int64_t nodes, int64_t batch) : OwnPrograms(nodes_of_eight(nodes, "nics: 1, rate: 100Gb/s"), batch) {}
+  OwnPrograms(Cluster cluster, int64_t batch) : cluster_(std::move(cluster)) {
     problem_ = problem(workload_, cluster_, batch);
     problem_.own_programs = true;
   }

@@ -1,10 +1,10 @@
 #include "partitioner/planner/cost/memory/chunk_slots.h"
 
 #include <algorithm>
-#include <functional>
-#include <limits>
 #include <numeric>
 #include <vector>
+
+#include "partitioner/layout/slot_classes.h"
 
 namespace partita {
 namespace {
@@ -17,10 +17,11 @@ class InFlight {
     ahead_ = std::min(2 * (stages - stage - 1) + (chunks - 1) * stages, total_);
   }
 
-  // Of the chunks that `in` marks. Numbers in flight rise and fall evenly but where a pass comes to the next chunk.
-  int64_t most(const std::vector<bool>& in) {
-    before_.assign(1, 0);
-    for (bool marked : in) before_.push_back(before_.back() + marked);
+  // Of `marked` chunks. Numbers in flight rise and fall evenly but where a pass comes to the next chunk.
+  int64_t most(std::span<const size_t> marked) {
+    before_.assign(static_cast<size_t>(chunks_) + 1, 0);
+    for (size_t c : marked) before_[c + 1] = 1;
+    std::partial_sum(before_.begin(), before_.end(), before_.begin());
     int64_t most = 0;
     const int64_t round = std::min(chunks_ * stages_, std::max<int64_t>(0, total_ - ahead_ - 1));
     for (int64_t chunk = 0; chunk <= chunks_; ++chunk) {
@@ -53,28 +54,9 @@ class InFlight {
 
 }  // namespace
 
-// Chunks share slots, each as large as the largest of them wants, or those that keep more have slots of their own,
-// whatever takes least.
 double slot_bytes(std::span<const double> kept, int64_t stages, int64_t stage, int64_t micro_batches) {
-  const size_t n = kept.size();
-  InFlight in_flight(static_cast<int64_t>(n), stages, stage, micro_batches);
-  std::vector<size_t> by_size(n);
-  std::iota(by_size.begin(), by_size.end(), 0);
-  std::ranges::stable_sort(by_size, std::greater<>(), [&](size_t c) { return kept[c]; });
-  const auto alike = [&](size_t k) { return k > 0 && k < n && kept[by_size[k]] == kept[by_size[k - 1]]; };
-  std::vector<double> least(n + 1, 0);
-  for (size_t end = 1; end <= n; ++end) {
-    if (alike(end)) continue;
-    least[end] = std::numeric_limits<double>::infinity();
-    std::vector<bool> in(n, false);
-    for (size_t begin = end; begin-- > 0;) {
-      in[by_size[begin]] = true;
-      if (!alike(begin))
-        least[end] =
-            std::min(least[end], least[begin] + static_cast<double>(in_flight.most(in)) * kept[by_size[begin]]);
-    }
-  }
-  return least[n];
+  InFlight in_flight(static_cast<int64_t>(kept.size()), stages, stage, micro_batches);
+  return smallest_slots(kept, [&](std::span<const size_t> chunks) { return in_flight.most(chunks); }).bytes;
 }
 
 }  // namespace partita

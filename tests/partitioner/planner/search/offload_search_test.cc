@@ -8,22 +8,16 @@
 namespace partita {
 namespace {
 
-// Programs compiled here for a GPT of 7B on four GPUs of 24 GB, which have no room for half of its states.
-class OffloadSearch : public testing::Test {
+// Four GPUs of 24 GB, which have no room for half of its states.
+class OffloadSearch : public OwnPrograms {
  protected:
-  OffloadSearch() {
-    problem_ = problem(workload_, cluster_, 16);
-    problem_.own_programs = true;
-  }
+  OffloadSearch() : OwnPrograms(cluster(1, 4, "RTX-4090"), 16) {}
   Candidate best(const SearchOptions& options) {
     CostModel model(problem_);
     auto found = search(model, options);
     EXPECT_TRUE(found.ok() && found->best) << found.status();
     return *found->best;
   }
-  Workload workload_ = transformer(32, 4096, 2048, 32000);
-  const Cluster cluster_ = cluster(1, 4, "RTX-4090");
-  Problem problem_;
 };
 
 TEST_F(OffloadSearch, TheHostHasNoMoreThanItMust) {
