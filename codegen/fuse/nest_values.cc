@@ -1,6 +1,7 @@
 #include "codegen/fuse/nest_values.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 namespace partita {
@@ -17,9 +18,10 @@ std::vector<int64_t> memo_key(int64_t id, const IndexMap& map) {
   return key;
 }
 
+// NaN is NaN here, and -0 is not 0.
 bool same_node(NestNode a, NestNode b) {
-  if (a.scalar.f != a.scalar.f && b.scalar.f != b.scalar.f) a.scalar.f = b.scalar.f = 0;  // NaN is NaN here
-  return a == b;
+  if (std::isnan(a.scalar.f) && std::isnan(b.scalar.f)) a.scalar.f = b.scalar.f = 0;
+  return a == b && std::signbit(a.scalar.f) == std::signbit(b.scalar.f);
 }
 
 }  // namespace

@@ -85,7 +85,9 @@ absl::Status parse_loss(const YamlNode& node, const std::string& path, LossRecip
   if (out.focal && out.focal->alpha && out.kind == LossKind::kCrossEntropy)
     return unexpected(*find_entry(node, "focal")->value, join_path(path, "focal"),
                       "gamma alone: alpha weighs the two classes of bce_with_logits");
-  if (out.focal && out.label_smoothing > 0) return unexpected(node, path, "one of focal and label_smoothing");
+  if (out.focal && out.label_smoothing > 0)
+    return yaml_error(node.line, node.column,
+                      cat(path, ": focal and label_smoothing: expected one of them, found both"));
   return absl::OkStatus();
 }
 

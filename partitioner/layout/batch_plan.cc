@@ -84,7 +84,8 @@ absl::StatusOr<BatchPlan> plan_batch(const Graph& forward, const Recipe& recipe,
     const int64_t own = plan.graph_batch / plan.batch_ranks, micro = layout.micro_batch > 0 ? layout.micro_batch : own;
     if (own % micro != 0) {
       return absl::InvalidArgumentError(cat("pin micro_batch: ", micro, ": a data-parallel rank has ", own,
-                                            " samples of each run of the graph; expected a divisor of ", own));
+                                            " samples of each run of the graph, which takes ", plan.graph_batch,
+                                            "; expected a divisor of ", own));
     }
     plan.parts = own / micro;
     if (recipe.reproducible) {

@@ -43,7 +43,7 @@ std::vector<int> axes_named(const MeshAxes& axes, const std::string& name) {
 absl::Status check_value_pins(const Graph& graph, const PinRecipe& pin) {
   for (const ValuePin& value : pin.values) {
     bool any = std::any_of(graph.states.begin(), graph.states.end(), [&](const State& s) {
-      return s.kind != StateKind::kOptimizer && glob_match(value.match, s.name);
+      return s.kind != StateKind::kOptimizer && s.kind != StateKind::kStep && glob_match(value.match, s.name);
     });
     if (!any)
       return absl::InvalidArgumentError(cat("pin ", quote(value.match), ": no parameter has a name that matches"));
@@ -57,7 +57,7 @@ absl::Status apply_value_pins(const Graph& graph, const State& state, const PinR
   for (const ValuePin& p : pin.values) {
     if (glob_match(p.match, state.name)) pinned = &p;
   }
-  if (pinned == nullptr) return absl::OkStatus();
+  if (pinned == nullptr || state.kind == StateKind::kStep) return absl::OkStatus();
   const Shape& shape = graph.type(state.value).shape;
   Sharding wanted = Sharding::replicated(shape);
   std::set<std::string> used;

@@ -90,8 +90,6 @@ class OneDnnMatmul final : public LibraryKernel {
 // where B is transposed and k is long, and makes the order of sums depend on the threads.
 struct Blocks {
   static constexpr int64_t kUnit = 16;  // elements of a cache line
-  // Below this many multiplications (a few microseconds) waiting for the last thread costs more than the others save.
-  static constexpr double kWorthThreads = 1 << 20;
   // With more products in a sum, copying operands into panels costs more than the caches save.
   static constexpr int64_t kFewProducts = 64;
 
@@ -99,7 +97,7 @@ struct Blocks {
 
   // The division among `threads` whose blocks are nearest to squares.
   Blocks(const Plan& p, int threads) {
-    if (static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < kWorthThreads) return;
+    if (!p.is_worth(threads)) return;
     // Where few products go into a sum, the result is most of what moves, and a thread gets whole rows of it: what
     // reads them next is divided by rows.
     if (p.k <= kFewProducts && p.m * p.n > (p.m + p.n) * p.k && p.m >= kUnit * threads) {
@@ -250,9 +248,16 @@ Kernel make_matmul(const KernelRequest& r) {
         [bytes](std::span<std::byte* const> b) { std::memset(b.back(), 0, static_cast<size_t>(bytes)); });
   if (is_thin(plan, dtype)) return make_thin_matmul(r, plan);
   if (dtype == DType::kF32 && is_tiny(plan) && !plan.bias && plan.activation == Activation::kNone) {
-    return make_kernel([plan](std::span<std::byte* const> b) {
-      tile_ops<float>().gemm(as<float>(b[2]), plan.n, as<float>(b[0]), plan.a_row(), plan.a_column(), as<float>(b[1]),
-                             plan.n, plan.m, plan.n, plan.k, plan.accumulate);
+    return make_kernel([plan, threaded = plan.is_worth(r.threads())](std::span<std::byte* const> b) {
+      const float *left = as<float>(b[0]), *right = as<float>(b[1]);
+      float* to = as<float>(b[2]);
+#pragma omp parallel if (threaded)
+      {
+        const int64_t team = omp_get_num_threads(), thread = omp_get_thread_num();
+        const int64_t begin = plan.m * thread / team, end = plan.m * (thread + 1) / team;
+        tile_ops<float>().gemm(to + begin * plan.n, plan.n, left + begin * plan.a_row(), plan.a_row(), plan.a_column(),
+                               right, plan.n, end - begin, plan.n, plan.k, plan.accumulate);
+      }
     });
   }
   // Few rows against a transposed B: to copy B into panels, as the BLAS entry does, is most of the work.

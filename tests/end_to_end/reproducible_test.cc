@@ -180,6 +180,21 @@ TEST_F(Reproducible, OrderIsProved) {
   EXPECT_EQ(verdict->fixed.samples, 4);
 }
 
+// A rank of four micro-batches beside the serial program, which takes all samples of a step at once: trees of different
+// heights.
+TEST_F(Reproducible, ARunIsTheSerialPrograms) {
+  const std::string model = out_ / "mlp.onnx", bundle = out_ / "bundle",
+                    recipe = out_.write("mlp.yaml",
+                                        "loss: {kind: mse, target: target}\noptimizer: {kind: sgd, lr: 0.1}\n"
+                                        "batch: {global: 8}\nreproducible: 4\n");
+  for (const std::string& arguments : {"model mlp --layers 16,8,6 --with-weights --quiet -o " + model,
+                                       "compile " + model + " --train " + recipe + " --quiet -o " + bundle,
+                                       "verify " + bundle + " --numeric --threads 1"}) {
+    const Outcome o = run_partita(arguments);
+    ASSERT_EQ(o.code, 0) << arguments << "\n" << o.text;
+  }
+}
+
 // A bundle that sums up in another order, and says that it is the one asked for.
 TEST_F(Reproducible, OtherOrdersAreRefused) {
   auto message = [](const verifier::Bundle& b) { return std::string(verifier::check_bundle(b).status().message()); };

@@ -5,6 +5,8 @@
 #include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/status.h"
+#include "runtime/data/data_source.h"
+#include "runtime/execute/input_stage.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/bundle_plans.h"
@@ -91,6 +93,32 @@ absl::Status write_certificate(const runtime::BundleFiles& bundle, const std::st
   return write_file_atomically(signature, signed_by, Durable::kNo);
 }
 
+runtime::DataConfig synthetic_data(uint64_t seed) { return {.kind = DataKind::kSynthetic, .seed = seed, .epochs = 0}; }
+
+bool is_of_arrays(const runtime::DataConfig& data) {
+  return data.sources.empty() && (data.kind == DataKind::kNpz || data.kind == DataKind::kNpy);
+}
+
+// Of the part for one of several lengths but the largest: arrays are as long as the largest, and a run of all lengths
+// cuts their samples. The part takes those that it holds, again and again where they are fewer than it needs, and
+// synthetic ones where there are none. Evaluation is of the largest length, and arrays for it need not say more.
+absl::Status take_length(const runtime::BundleFiles& part, const runtime::Program& program, runtime::TrainOptions& o) {
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths, runtime::lengths_of(part));
+  const int64_t own = runtime::length_of(part);
+  if (lengths.empty() || own == lengths.back()) return absl::OkStatus();
+  if (is_of_arrays(o.evaluate.data)) {
+    o.evaluate.data = synthetic_data(o.data.seed);
+    if (o.evaluate.batches < 0) o.evaluate.batches = 1;
+  }
+  if (!is_of_arrays(o.data)) return absl::OkStatus();
+  o.data.length = {.own = own, .largest = lengths.back()};
+  o.data.epochs = 0;
+  PARTITA_ASSIGN_OR_RETURN(const auto source,
+                           runtime::DataSource::open(o.data, runtime::input_specs(program), program.samples_per_step));
+  if (source->samples_per_epoch() == 0) o.data = synthetic_data(o.data.seed);
+  return absl::OkStatus();
+}
+
 // Proves one plan of a bundle, and that it trains as `first` does (null: it is the first), and says so.
 absl::StatusOr<verifier::Bundle> verify_plan(Flags& flags, const runtime::BundleFiles& files,
                                              const verifier::Bundle* first) {
@@ -107,6 +135,7 @@ absl::StatusOr<verifier::Bundle> verify_plan(Flags& flags, const runtime::Bundle
   std::optional<verifier::NumericVerdict> numeric;
   if (flags.numeric) {
     PARTITA_ASSIGN_OR_RETURN(flags.options.train, checked_run(files, flags.run));
+    PARTITA_RETURN_IF_ERROR(take_length(files, bundle.programs.front().program, flags.options.train));
     PARTITA_ASSIGN_OR_RETURN(numeric, check_numeric_apart(bundle, flags.options));
   }
   nlohmann::json sources;
@@ -187,7 +216,7 @@ absl::StatusOr<runtime::TrainOptions> checked_run(const runtime::BundleFiles& bu
     return options;
   flags.data = "synthetic";
   PARTITA_ASSIGN_OR_RETURN(runtime::TrainOptions made, flags.options(bundle));
-  made.data = {.kind = DataKind::kSynthetic, .seed = made.data.seed, .epochs = 0};
+  made.data = synthetic_data(made.data.seed);
   made.evaluate.data = made.data;
   if (made.evaluate.batches < 0) made.evaluate.batches = 1;
   made.ramp.clear(), made.lengths.clear();

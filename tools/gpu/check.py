@@ -318,7 +318,7 @@ def tuned(bundle, steps, seconds):
 
 
 def measure(title, bundle, seconds, device, trace):
-    """A title that ends with =plain is of a program without epilogues, one with =activations of one whose activations wait on the host, to compare."""
+    """A title that ends with =plain is of a program without epilogues, one with =activations or =states of one whose activations or half of whose optimizer states wait on the host, to compare."""
     name, precision, variant = split_title(title)
     steps, peak, idle = 12, peaks(device, precision), used_bytes()
     with alone():

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/cat.h"
 #include "base/mix64.h"
@@ -74,14 +75,18 @@ absl::StatusOr<RunOutcome> run(std::vector<runtime::Program> programs, runtime::
 }
 
 // The serial graph as the program of one rank that runs all micro-batches. `first`: one of the ranks'.
-absl::StatusOr<runtime::Program> compile_serial(const Graph& serial, const runtime::Program& first, bool fuse) {
+absl::StatusOr<runtime::Program> compile_serial(Graph serial, const runtime::Program& first, bool fuse) {
   int64_t samples = 0;
   for (const GraphInput& in : serial.inputs) {
     const Shape& shape = serial.type(in.value).shape;
     if (in.kind == InputKind::kData && !shape.empty()) samples = shape[0];
   }
   const int64_t micro_batches = samples > 0 ? first.samples_per_step / samples : first.micro_batches;
-  return emit_program(whole_program(serial, first.samples_per_step, micro_batches), {.fuse = fuse});
+  // Sums in a fixed order say how many micro-batches of a rank they are over: here, a step may have others.
+  for (Node& n : serial.nodes) {
+    if (n.op->sums_micro_batches && n.attrs.has("micro_batches")) n.attrs.set("micro_batches", micro_batches);
+  }
+  return emit_program(whole_program(std::move(serial), first.samples_per_step, micro_batches), {.fuse = fuse});
 }
 absl::StatusOr<runtime::Program> compile_serial(const verifier::ProgramSet& set, bool fuse) {
   return compile_serial(set.serial, set.programs.front().program, fuse);

@@ -141,7 +141,7 @@ std::vector<StageUnits> CostModel::chunk_units(const Layout& l) const {
       ++out[p].counts[kind];
       if (!alike && w.kinds[kind].is_block()) ++out[p].recomputed[kind][static_cast<size_t>(l.recompute_of(block++))];
     }
-    out[p].units = cuts[p];
+    out[p].units = cuts[p], out[p].first = p == 0;
   }
   return out;
 }

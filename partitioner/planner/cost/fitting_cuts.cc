@@ -54,7 +54,7 @@ class CostModel::StageRun {
   double seconds(size_t stage, size_t first, size_t end, double most) const {
     const double as_it_is = seconds_.between(stage, first, end);
     if (as_it_is > most) return as_it_is;
-    StageUnits units{before_[end], static_cast<int>(end - first), {}};
+    StageUnits units{before_[end], static_cast<int>(end - first), {}, first == 0};
     for (size_t k = 0; k < units.counts.size(); ++k) units.counts[k] -= before_[first][k];
     const StageRoom& room = rooms_[stage];
     if (room.missing(units) + again_.value_or(0) <= 0) return as_it_is;

@@ -52,6 +52,13 @@ std::pair<std::vector<CollectiveUse>, std::vector<CollectiveUse>> CostModel::uni
     }
   };
   if (l.tensor > 1) sums(u.forward_reduces, forward), sums(u.backward_reduces, backward);
+  for (const AttentionWork& a : u.attention) {  // all of its heads on all ranks, which make parts of its operands
+    if (l.tensor == 1 || !a.split || a.ranks(static_cast<double>(l.tensor)) > 1) continue;
+    const double each = a.head_size * positions * element, queries = a.heads * a.queries * each;
+    const RankAxis axis{l.tensor, 1};
+    forward.push_back({TrafficKind::kTensor, kAllGather, axis, queries + 2 * a.key_heads * a.keys * each, a.count});
+    backward.push_back({TrafficKind::kTensor, kAllGather, axis, queries, a.count});
+  }
   if (l.context > 1) {
     const Share share{static_cast<double>(l.micro_batch), static_cast<double>(l.context), static_cast<double>(l.tensor),
                       static_cast<double>(l.expert), l.sequence_parallel};

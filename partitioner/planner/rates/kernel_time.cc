@@ -47,7 +47,8 @@ struct RowParts {
 };
 
 double matrices(const std::vector<MatrixWork>& list, Part part, const RowParts& rows, const Workload& w,
-                const DeviceProfile& device, const ComputeOptions& options, const Share& share, UnitTime& t) {
+                const DeviceProfile& device, const ComputeOptions& options, const Share& share, double head_ranks,
+                UnitTime& t) {
   double sum = 0;
   for (MatrixWork x : list) {
     double* sizes[] = {&x.batch, &x.m, &x.n, &x.k};
@@ -56,7 +57,7 @@ double matrices(const std::vector<MatrixWork>& list, Part part, const RowParts& 
     };
     size(x.scaled) *= share.samples;
     if (w.sequence > 1) size(x.scaled) /= share.context;
-    if (x.split) size(x.split) = padded_part(size(x.split), share.tensor);
+    if (x.split) size(x.split) = padded_part(size(x.split), x.of_heads && head_ranks > 1 ? head_ranks : share.tensor);
     // Experts stay with their ranks; the tokens of all ranks of the axis come to them.
     if (x.expert && x.scaled != 'b') x.batch /= share.expert, size(x.scaled) *= share.expert;
     bool windows = x.channels > 0 && !device.convolution.points.empty();
@@ -126,13 +127,15 @@ UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile&
   const SoftwareProfile& software = device.software;
   double positions = share.samples / (w.sequence > 1 ? share.context : 1);
   const RowParts rows{share.row_parts, share.sequence_parallel && unit.sequence};
-  t.forward = matrices(unit.matrices, Part::kForward, rows, w, device, options, share, t);
-  t.input_gradient = matrices(unit.input_gradients, Part::kInputGradient, rows, w, device, options, share, t);
-  t.weight_gradient = matrices(unit.weight_gradients, Part::kWeightGradient, rows, w, device, options, share, t);
+  const double head_ranks = unit.head_ranks(share.tensor);
+  t.forward = matrices(unit.matrices, Part::kForward, rows, w, device, options, share, head_ranks, t);
+  t.input_gradient =
+      matrices(unit.input_gradients, Part::kInputGradient, rows, w, device, options, share, head_ranks, t);
+  t.weight_gradient =
+      matrices(unit.weight_gradients, Part::kWeightGradient, rows, w, device, options, share, head_ranks, t);
   double rate = device.peak(usual_precision(options.precision));
   for (const AttentionWork& a : unit.attention) {
-    double heads = a.split ? padded_part(a.heads, share.tensor) / a.heads : 1;
-    double part = heads * positions * a.count;
+    double part = positions * a.count / a.ranks(share.tensor);
     double forward, backward;
     if (options.flash) {
       double e = device.attention_flash.at(a.head_size) * (exchanges_heads(a, share) ? 1 : a.full_share);

@@ -20,6 +20,12 @@ UnitSplit::UnitSplit(const Graph& graph, const GraphUnits& units, size_t unit, c
   find_nodes(unit);
   find_sizes(unit);
   find_reduces();
+  find_heads();
+}
+
+bool UnitSplit::has_heads(ValueId v) const {
+  const std::vector<size_t>& factors = split_.factors_of(v);
+  return std::any_of(factors.begin(), factors.end(), [&](size_t f) { return heads_.count(f) > 0; });
 }
 
 bool UnitSplit::divides(const UnitNode& node) {
@@ -87,6 +93,14 @@ void UnitSplit::find_reduces() {
     }
   }
   for (ValueId v : shared) reduces_.backward.push_back(elements_of(g_, v));
+}
+
+void UnitSplit::find_heads() {
+  for (const UnitNode& use : nodes_) {
+    if (use.node->op->work != WorkKind::kAttention) continue;
+    const std::vector<size_t>& factors = split_.factors_of(use.node->outputs[0]);
+    heads_.insert(factors.begin(), factors.end());
+  }
 }
 
 }  // namespace partita

@@ -1,6 +1,7 @@
 // What of a unit the tensor axis divides, and what it then sums and gathers.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "partitioner/planner/workload/units.h"
@@ -32,17 +33,21 @@ class UnitSplit {
   static bool divides(const UnitNode& node);  // any of its factors
   static bool divides(const UnitNode& node, int factor) { return node.divided[static_cast<size_t>(factor)]; }
   bool divides(ValueId v) const { return split_.divides(v); }
+  // Whether a divided factor of the value is one of an attention's heads.
+  bool has_heads(ValueId v) const;
 
  private:
   void find_nodes(size_t unit);
   void find_sizes(size_t unit);
   void find_reduces();
+  void find_heads();
 
   const Graph& g_;
   const GraphUnits& units_;
   const TensorSplit& split_;
   std::vector<UnitNode> nodes_;
   std::vector<double> sizes_;
+  std::set<size_t> heads_;  // factors
   TensorReduces reduces_;
 };
 

@@ -228,12 +228,20 @@ class Analysis {
         a.forward_flops = use.flops * per, a.backward_flops = 2.5 * use.flops * per;
         a.full_share = use.flops * per / (4 * a.heads * a.queries * a.keys * a.head_size);
         a.split = split.divides(use);
+        a.split_heads = q[1], a.split_key_heads = k[1];
+        if (a.split) w.heads_bytes += attention_bytes(*use.node) * per;
         a.again = again(*use.node);
         w.attention.push_back(a);
       }
     }
     if (w.chosen > 0) w.expert_tokens = rows_sent(split) * per;
     if (w.expert_tokens == 0) w.expert_tokens = rows_of_experts(w);
+  }
+
+  double attention_bytes(const Node& node) const {
+    double bytes = stored_bytes(node.outputs[0]);
+    for (size_t k = 0; k < 3; ++k) bytes += stored_bytes(node.inputs[k]);
+    return bytes;
   }
 
   // Of what products read that no other of them made, gathered, and what the last ones make, summed up: the mean.
@@ -274,6 +282,9 @@ class Analysis {
     }
     if (x.scaled == 'b' && x.batch == 1) x.scaled = 'm';
     x.expert = x.weight && x.batch > 1;
+    const bool makes_heads = split.has_heads(use.node->outputs[0]);
+    x.of_heads = makes_heads || split.has_heads(a) || split.has_heads(b);
+    if (x.of_heads && x.weight) (makes_heads ? w.to_heads : w.from_heads) += value_elements(wb ? b : a);
     if (s.chosen > 0) w.chosen = std::max(w.chosen, s.chosen);
     if (x.expert) out_.experts = std::max(out_.experts, x.batch);
     auto size = [&](char letter, MatrixWork& to) -> double& {
@@ -471,25 +482,7 @@ class Analysis {
   Workload out_;
 };
 
-double sum_flops(const std::vector<MatrixWork>& list) {
-  double f = 0;
-  for (const MatrixWork& m : list) f += m.flops();
-  return f;
-}
-
 }  // namespace
-
-double UnitWork::forward_flops() const {
-  double f = sum_flops(matrices);
-  for (const AttentionWork& a : attention) f += a.forward_flops * a.count;
-  return f;
-}
-
-double UnitWork::backward_flops() const {
-  double f = sum_flops(input_gradients) + sum_flops(weight_gradients);
-  for (const AttentionWork& a : attention) f += a.backward_flops * a.count;
-  return f;
-}
 
 absl::StatusOr<Workload> analyse(const Graph& graph, const WorkloadOptions& options) {
   Workload w = Analysis(graph, options).run();

@@ -22,14 +22,15 @@ constexpr RecomputeModes mode_bit(RecomputeMode mode) { return 1u << static_cast
 // One contraction C[batch, m, n] += A[batch, m, k] B[batch, k, n] per sample, `count` times.
 struct MatrixWork {
   double batch = 1, m = 1, n = 1, k = 1;
-  char scaled = 'm';     // the size that grows with the number of samples: b, m, n or k
-  char split = 0;        // the size that the tensor axis divides; 0: none
-  bool expert = false;   // batch is experts: the expert axis divides it
-  bool weight = true;    // B (or A) is a parameter
-  double channels = 0;   // of the result, where it is a sum over windows (a convolution or its gradient); else 0
-  double plane = 0;      // then: positions that the result has for each channel of a sample,
-  bool strided = false;  // and whether windows move on by several of them
-  bool fp8 = false;      // of fp8 numbers, where the precision is fp8
+  char scaled = 'm';      // the size that grows with the number of samples: b, m, n or k
+  char split = 0;         // the size that the tensor axis divides; 0: none
+  bool expert = false;    // batch is experts: the expert axis divides it
+  bool weight = true;     // B (or A) is a parameter
+  double channels = 0;    // of the result, where it is a sum over windows (a convolution or its gradient); else 0
+  double plane = 0;       // then: positions that the result has for each channel of a sample,
+  bool strided = false;   // and whether windows move on by several of them
+  bool of_heads = false;  // makes or takes heads of an attention that the tensor axis divides
+  bool fp8 = false;       // of fp8 numbers, where the precision is fp8
   double count = 1;
   RecomputeModes again = 0;  // of forward's
 
@@ -41,9 +42,14 @@ struct AttentionWork {
   double key_heads = 1;                          // heads that keys and values have
   double forward_flops = 0, backward_flops = 0;  // hidden pairs are not counted where the op is causal
   double full_share = 1;                         // visited pairs / all pairs
-  bool split = false;                            // heads over the tensor axis
+  bool split = false;                            // heads over the tensor axis,
+  int64_t split_heads = 1, split_key_heads = 1;  // these: of queries, of keys
   double count = 1;
   RecomputeModes again = 0;
+
+  // Ranks of a tensor axis that have heads of their own: it divides the keys' heads, then the queries' of each, as far
+  // as they go into it. Groups of so many do the same work.
+  double ranks(double tensor) const;
 };
 
 // [0]: divided by the tensor axis; [1]: not.
@@ -84,6 +90,9 @@ struct UnitWork {
   TensorParts rows_forward_traffic = {0, 0}, rows_backward_traffic = {0, 0};
   std::array<TensorParts, kRecomputeModes> rows_kept{};
   bool largest_rows = false;
+  // Of attention whose heads the tensor axis divides: elements of the trained weights that make its operands and that
+  // take its result; bytes of both in a program compiled here.
+  double to_heads = 0, from_heads = 0, heads_bytes = 0;
   UpdateWork update;      // of its parameters, once a step
   bool sequence = false;  // what the tensor axis does not divide can be divided along positions
   std::string split;      // in words: "tensor splits 12 x 4096, …"
@@ -92,6 +101,12 @@ struct UnitWork {
 
   double forward_flops() const;
   double backward_flops() const;
+  // Where the axis does not divide the heads: the fewest ranks that have heads of their own (else all of the axis),
+  // what a rank has of heads beyond its part of the axis, and elements of weights that it has for them beyond its part.
+  // With all heads on every rank, the columns that make them are in parts and gathered.
+  double head_ranks(double tensor) const;
+  double share_beyond(double tensor) const;
+  double parameters_beyond(double tensor) const;
   bool is_block() const { return name.starts_with("block"); }
 };
 

@@ -196,6 +196,15 @@ TEST(Reduction_NaN, IsKept) {
   m.check();
 }
 
+// Constants of one nest that are equal, but not the same bits.
+TEST(Constants_ZerosOfBothSigns, AreTwo) {
+  GraphMaker m;
+  const ValueId x = m.in({3, 40});
+  const auto angle = [&](double zero) { return m.b.emit("atan", {m.b.div(x, m.b.scalar(DType::kF32, zero))}); };
+  m.out(m.b.emit("max", {angle(0.0), angle(-0.0)}));  // a quarter turn on either side of 0
+  EXPECT_EQ(m.check(), 1);
+}
+
 // The exponentials wait in the output of the quotients, and the quotients are wanted after they have taken that place.
 TEST(Softmax_UsedByLaterSums, IsReadAfterItIsStored) {
   for (const Shape& shape : {Shape{8, 3}, Shape{5, 130}}) {

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/cat.h"
 #include "nlohmann/json.hpp"
+#include "runtime/files/npz.h"
 #include "tests/support/command.h"
 #include "tests/support/losses.h"
 #include "tests/support/temp_folder.h"
@@ -170,6 +172,25 @@ TEST_F(Lengths, AreProved_AndToldOf) {
               Not(HasSubstr("whole")));
   EXPECT_THAT(partita(cat("compile ", model("[12, 16]", 2), "--quiet -o ", out_ / "no"), 2),
               HasSubstr("no whole number of samples of length 12"));
+}
+
+// Arrays are as long as the largest length. Of these samples none is of length 4, and length 8 has 3 for steps of 4.
+TEST_F(Lengths, OfArraysAreProvedByRuns) {
+  const std::vector<int64_t> own = {16, 5, 7, 12, 8, 9, 13};
+  const std::vector<int64_t> ids(own.size() * 16, 3);
+  const auto samples = static_cast<int64_t>(own.size());
+  const auto bytes = [](const auto& v) { return std::as_bytes(std::span(v)); };
+  ASSERT_TRUE(runtime::write_npz(out_ / "data.npz", {{"input_ids", DType::kI64, {samples, 16}, bytes(ids)},
+                                                     {"labels", DType::kI64, {samples, 16}, bytes(ids)},
+                                                     {"n", DType::kI64, {samples}, bytes(own)}})
+                  .ok());
+  out_.write("arrays.yaml",
+             cat("loss: {kind: output, output: loss}\noptimizer: {kind: sgd, lr: 0.01}\nbind: {sequence: [4, 8, 16]}\n"
+                 "batch: {global: 2}\ndata: {lengths: n, path: ",
+                 out_ / "data.npz", "}\n"));
+  partita(cat("compile ", out_ / "model.onnx", " --train ", out_ / "arrays.yaml", " --quiet -o ", out_ / "bundle"));
+  EXPECT_THAT(partita(cat("verify ", out_ / "bundle", " --numeric --steps 1 --threads 1")),
+              HasSubstr("the part for samples of length 8:\nverified: 1 rank"));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ std::array<double, 2> local_parameters(const UnitWork& u, const Layout& l) {
   double t = static_cast<double>(l.tensor);
   double total = u.parameters[0] + u.parameters[1];
   double expert_share = total > 0 ? std::min(1.0, u.expert_parameters / total) : 0;
-  double split = u.parameters[0] / t, whole = u.parameters[1];
+  double split = u.parameters[0] / t + u.parameters_beyond(t), whole = u.parameters[1];
   double local = split + whole;
   return {local * (1 - expert_share), local * expert_share / static_cast<double>(l.expert)};
 }
@@ -49,8 +49,7 @@ double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfil
   if (element < 4) bytes += here(u.composed) * device.software.composed_saved_bytes;
   if (!problem.options.flash && mode != RecomputeMode::kSelective) {
     for (const AttentionWork& a : u.attention) {
-      double heads = a.split ? padded_part(a.heads, t) : a.heads;
-      bytes += a.count * heads * a.queries * a.keys * element * device.software.math_score_bytes;
+      bytes += a.count * a.heads / a.ranks(t) * a.queries * a.keys * element * device.software.math_score_bytes;
     }
   }
   return bytes * samples;
@@ -82,10 +81,15 @@ double blocks_on_their_way(const Layout& l, double held) {
   return std::min(2.0, held / static_cast<double>(l.overlapped()));
 }
 
+bool puts_off(const StageUnits& stage, const Layout& l) {
+  return l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1 && !stage.first;
+}
+
 double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {
   double elements = 0;
   for (const MatrixWork& w : u.matrices) {
     const double result = w.weight ? w.batch * w.m * w.n * w.count : 0;
+    if (!u.is_block() && result == u.largest) continue;
     elements += w.split == 0 || w.split == 'k' ? result : result / static_cast<double>(l.tensor);
   }
   double samples = static_cast<double>(l.micro_batch);
@@ -142,8 +146,7 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
     frozen += n * untrained;
     const bool whole = l.zero < 3 && l.offload != OffloadMode::kAll;
     largest_gathered = std::max(largest_gathered, d + e + (whole ? 0 : untrained));
-    const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
-    const double put_off = puts_off ? put_off_bytes(u, problem, l) : 0;
+    const double put_off = puts_off(stage, l) ? put_off_bytes(u, problem, l) : 0;
     for_each_mode(stage, k, u, l, [&](RecomputeMode said, double units) {
       const RecomputeMode mode = mode_on(device, l, said);
       const double saved = saved_bytes(u, problem, device, l, mode);

@@ -39,6 +39,7 @@ struct StageUnits {
   std::vector<int> counts;  // by kind
   int units = 0;
   std::vector<ByMode> recomputed;  // by kind, of its units those with each mode; empty: all as the layout has it
+  bool first = false;              // of the pipeline
 
   // Units of a kind with a mode. Those that are no blocks are kept.
   int with(RecomputeMode mode, size_t kind, const UnitWork& unit, const Layout& layout) const {
@@ -78,8 +79,12 @@ RecomputeMode mode_on(const DeviceProfile& device, const Layout& layout, Recompu
 // is at work, and one on its way. `held`: blocks whose values there are, of all micro-batches in flight.
 double blocks_on_their_way(const Layout& layout, double held);
 
-// Bytes of one micro-batch's gradients of products' results, for the gradients of weights, which a zero-bubble schedule
-// puts off.
+// Whether a stage keeps more for gradients of weights that a zero-bubble schedule puts off. The first one makes its own
+// at once.
+bool puts_off(const StageUnits& stage, const Layout& layout);
+
+// Bytes of one micro-batch's gradients of products' results, for the gradients of weights, where they are put off. That
+// of the logits takes the logits' place.
 double put_off_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);
 
 // Micro-batches whose values a stage holds at once: fractions where it holds chunks of them.

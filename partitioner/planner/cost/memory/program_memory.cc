@@ -79,8 +79,7 @@ class ComputedAgain {
 double score_bytes(const UnitWork& u, const Layout& l) {
   double most = 0;
   for (const AttentionWork& a : u.attention) {
-    const double heads = a.split ? padded_part(a.heads, static_cast<double>(l.tensor)) : a.heads;
-    most = std::max(most, 2 * heads * a.queries * a.keys);
+    most = std::max(most, 2 * a.heads / a.ranks(static_cast<double>(l.tensor)) * a.queries * a.keys);
   }
   return most;
 }
@@ -95,7 +94,7 @@ double kept_bytes(const UnitWork& u, const Workload& w, const Layout& l, Recompu
   TensorParts parts = u.kept[known];
   const TensorParts& rows = u.rows_kept[known];
   for (size_t k = 0; k < parts.size(); ++k) parts[k] += rows[k] * static_cast<double>(l.expert - 1);
-  return here(parts, u, l) * samples;
+  return (here(parts, u, l) + u.heads_bytes * u.share_beyond(static_cast<double>(l.tensor))) * samples;
 }
 
 absl::Status take_kept(Workload& w, const Workload& program, RecomputeMode mode) {
@@ -109,7 +108,7 @@ absl::Status take_kept(Workload& w, const Workload& program, RecomputeMode mode)
     to.kept[static_cast<size_t>(mode)] = from.kept[kAsIs],
     to.rows_kept[static_cast<size_t>(mode)] = from.rows_kept[kAsIs];
     if (mode != RecomputeMode::kNone) continue;
-    to.input_bytes = from.input_bytes, to.read_as_stored = from.read_as_stored;
+    to.heads_bytes = from.heads_bytes, to.input_bytes = from.input_bytes, to.read_as_stored = from.read_as_stored;
     // Bytes of the program, divided as in the plain graph: what composites become has factors that do not divide.
     const double bytes = from.frozen_bytes[0] + from.frozen_bytes[1], elements = to.frozen[0] + to.frozen[1];
     for (size_t part : {0, 1}) to.frozen_bytes[part] = elements > 0 ? to.frozen[part] * bytes / elements : 0;
@@ -126,7 +125,6 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   const Workload& w = *problem.workload;
   const double element = problem.options.element_bytes(), tensor = static_cast<double>(l.tensor);
   const bool mixed = kF32 > element;
-  const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
   const bool sums = micro_batches(problem, l) > 1 && l.schedule != PipelineSchedule::kPipedream;  // which updates each
   double samples = static_cast<double>(l.micro_batch);
   if (w.sequence > 1) samples /= static_cast<double>(l.context);
@@ -152,7 +150,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
       if (!waits_on_host(mode)) m.activations += units * in_flight * kept;
       again.add(u, mode, units * in_flight, kept, on_device(mode) == RecomputeMode::kFull ? all : all - kept);
     });
-    if (puts_off) m.activations += n * in_flight * put_off_bytes(u, problem, l);
+    if (puts_off(stage, l)) m.activations += n * in_flight * put_off_bytes(u, problem, l);
     if (l.pipeline > 1) message = std::max(message, here({0, u.input_bytes}, u, l) * samples);
     // A value and its gradient, which takes the logits' place; in a block beside what is computed again.
     const double largest = u.largest * samples * element / (u.largest_split ? tensor : 1) *
