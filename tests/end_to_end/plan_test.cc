@@ -419,10 +419,13 @@ TEST_F(PlanCommand, TheCountIsThatOfTheProgram) {
         run_partita("plan " + model + " --train " + (out_ / "t.yaml") + " --pin micro_batch=2 " + pins +
                     " --quiet --cluster " + (out_ / "cluster.yaml") + " -o " + (out_ / "p.json"));
     ASSERT_EQ(planned.code, 0) << planned.text;
-    const nlohmann::json predicted = nlohmann::json::parse(TempFolder::read(out_ / "p.json"))["predicted"];
+    const nlohmann::json plan = nlohmann::json::parse(TempFolder::read(out_ / "p.json")), predicted = plan["predicted"];
     for (size_t stage = 0; stage < predicted["program_bytes"].size(); ++stage)
       EXPECT_NEAR(predicted["memory_bytes"][stage].get<double>() / predicted["program_bytes"][stage].get<double>(), 1,
                   0.15);
+    if (heads % 4 != 0)
+      EXPECT_THAT(plan["units"][1]["tensor_split"].get<std::string>(),
+                  HasSubstr(cat("; ", heads == 9 ? 4 : 2, " ranks do the same heads")));
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <set>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -73,23 +75,29 @@ std::string why_whole(ModelSource& source, const Graph& graph, std::optional<int
 }
 
 // Bytes of the programs that the compiler makes of a layout, over the recipe, for the kind of device that the cluster
-// has.
+// has: the most of any number of samples that a step takes in the run.
 absl::StatusOr<std::vector<double>> allocate(ModelSource& source, const Problem& problem, const Layout& layout) {
-  const Recipe recipe = recipe_of(source, problem, layout);
+  Recipe recipe = recipe_of(source, problem, layout);
   const std::vector<DeviceGroup>& groups = problem.cluster->groups;
   TargetOptions target{.strict = recipe.reproducible.has_value()};
   if (std::any_of(groups.begin(), groups.end(), [](const DeviceGroup& g) { return g.device.host_update_rate > 0; }))
     target.gpu = kAnyGpu;
-  PassRun run = PassRun::unchecked();
-  PhaseTimes times;
-  PARTITA_ASSIGN_OR_RETURN(
-      const Partition partition,
-      partition_model(source, recipe, {.ranks = layout.ranks(), .row_bytes = target.row_bytes()}, run, times));
-  PARTITA_ASSIGN_OR_RETURN(const std::vector<EmittedProgram> programs,
-                           emit_programs(partition.programs.stages, target, EmitUntil::kMemory, run));
-  std::vector<double> bytes;
-  for (const EmittedProgram& e : programs) bytes.push_back(device_bytes(e.program));
-  return bytes;
+  std::set<std::optional<int64_t>> batches = {recipe.batch.global};
+  for (const BatchPhase& phase : recipe.batch.ramp) batches.insert(phase.samples);
+  std::vector<double> most;
+  for (const std::optional<int64_t>& samples : batches) {
+    recipe.batch.global = samples;
+    PassRun run = PassRun::unchecked();
+    PhaseTimes times;
+    PARTITA_ASSIGN_OR_RETURN(
+        const Partition partition,
+        partition_model(source, recipe, {.ranks = layout.ranks(), .row_bytes = target.row_bytes()}, run, times));
+    PARTITA_ASSIGN_OR_RETURN(const std::vector<EmittedProgram> programs,
+                             emit_programs(partition.programs.stages, target, EmitUntil::kMemory, run));
+    most.resize(programs.size(), 0);
+    for (size_t k = 0; k < programs.size(); ++k) most[k] = std::max(most[k], device_bytes(programs[k].program));
+  }
+  return most;
 }
 
 // A model as it was read, and what was counted of it.

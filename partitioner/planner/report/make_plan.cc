@@ -43,7 +43,12 @@ std::vector<Plan::Stage> stages(CostModel& model, const Candidate& chosen, const
   return out;
 }
 
-std::vector<Plan::Unit> units(const Workload& w) {
+std::string split_in_words(const UnitWork& u, int64_t tensor) {
+  const auto ranks = static_cast<int64_t>(u.head_ranks(static_cast<double>(tensor)));
+  return ranks == tensor ? u.split : cat(u.split, "; ", tensor / ranks, " ranks do the same heads");
+}
+
+std::vector<Plan::Unit> units(const Workload& w, int64_t tensor) {
   std::vector<Plan::Unit> out;
   for (const UnitWork& u : w.kinds) {
     out.push_back({.name = u.name,
@@ -51,7 +56,7 @@ std::vector<Plan::Unit> units(const Workload& w) {
                    .backward_flops = u.backward_flops(),
                    .parameters = u.parameters[0] + u.parameters[1],
                    .saved_elements = u.saved[0] + u.saved[1],
-                   .tensor_split = u.split,
+                   .tensor_split = split_in_words(u, tensor),
                    .grouped_matrices = u.chosen});
   }
   for (int k : w.units) ++out[static_cast<size_t>(k)].count;
@@ -114,7 +119,7 @@ Plan make_plan(const Problem& problem, CostModel& model, const SearchResult& res
             .send_seconds = simulation.send,
             .send_waited_seconds = simulation.send_waited,
             .stages = stages(model, chosen, simulation, times, traffic),
-            .units = units(*problem.workload),
+            .units = units(*problem.workload, l.tensor),
             .predicted = predicted(problem, chosen.prediction),
             .search = {result.considered, result.bounded, result.unfit, result.allocated, result.gap},
             .boundary_bytes = traffic.boundary_bytes,

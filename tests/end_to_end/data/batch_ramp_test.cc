@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "nlohmann/json.hpp"
 #include "tests/support/command.h"
 #include "tests/support/losses.h"
 #include "tests/support/temp_folder.h"
@@ -86,6 +87,18 @@ TEST_F(BatchRamp, IsProved_AndToldOf) {
 TEST_F(BatchRamp, IsRefused_WhereRanksDoNotDivideIt) {
   const std::string told = partita(cat("compile ", model("[[0, 4], [2, 6]]"), "--ranks 4 --quiet -o ", out_ / "no"), 2);
   EXPECT_NE(told.find("a global batch of 6"), std::string::npos) << told;
+}
+
+// Of a batch that shrinks the first steps need most.
+TEST_F(BatchRamp, APlanHasRoomForEachNumberOfSamples) {
+  out_.write("cluster.yaml", "devices_per_node: 2\ndevice: {like: cpu, memory: 1e12}\n");
+  const auto bytes = [&](const std::string& global) {
+    partita(cat("plan ", model(global), "--cluster ", out_ / "cluster.yaml",
+                " --pin pipeline=2 --pin schedule=gpipe --quiet -o ", out_ / "p.json"));
+    return nlohmann::json::parse(TempFolder::read(out_ / "p.json"))["predicted"]["program_bytes"].dump();
+  };
+  EXPECT_EQ(bytes("[[0, 16], [2, 8]]"), bytes("16"));
+  EXPECT_NE(bytes("16"), bytes("8"));
 }
 
 }  // namespace
