@@ -153,11 +153,24 @@ void StepPlanner::make_outboxes() {
   }
 }
 
+// The first draft that makes what the state becomes; past the last one where none does.
+size_t StepPlanner::first_write(ValueId state) const {
+  const auto s =
+      std::find_if(graph_.states.begin(), graph_.states.end(), [&](const State& x) { return x.value == state; });
+  if (s == graph_.states.end() || s->next == kNoValue) return drafts_.size();
+  const ValueId next = code_.storage(s->next);
+  const auto at = std::find_if(drafts_.begin(), drafts_.end(), [&](const Draft& d) {
+    return std::any_of(d.uses.begin() + d.step.inputs, d.uses.end(),
+                       [&](const Use& u) { return !u.absent && u.id == next; });
+  });
+  return static_cast<size_t>(at - drafts_.begin());
+}
+
 // The wait stands before the first step that reads the result; at the end of the phase where none does, or where the
 // phase runs again before one does, for the same micro-batch's slot. Nothing waits for what leaves an outbox, and what
-// is sent of a state before the micro-batches goes on beside them: the state stays as it is until the update. What a
-// reduce-scatter reads is as large as all its ranks' results, and is held until the wait: two of a phase are under way
-// at most, but of sums that are there for the whole step.
+// is sent of a state before the micro-batches goes on beside them until the update, or until the state is written where
+// the forward part does so. What a reduce-scatter reads is as large as all its ranks' results, and is held until the
+// wait: two of a phase are under way at most, but of sums that are there for the whole step.
 void StepPlanner::place_waits() {
   auto together = [&](size_t a, size_t b) {
     return drafts_[a].step.segment == drafts_[b].step.segment && drafts_[a].step.phase == drafts_[b].step.phase;
@@ -174,7 +187,7 @@ void StepPlanner::place_waits() {
     bool sends = drafts_[k].uses.size() == static_cast<size_t>(drafts_[k].step.inputs);
     while (reader < drafts_.size() && !reads_result(drafts_[reader], drafts_[k])) ++reader;
     if (sends && segment == Segment::kPrologue && drafts_[k].uses[0].id >= 0 && !is_computed(drafts_[k].uses[0].id))
-      reader = first_update();
+      reader = std::min(first_update(), first_write(drafts_[k].uses[0].id));
     const bool holds = std::any_of(drafts_[k].uses.begin(), drafts_[k].uses.begin() + drafts_[k].step.inputs,
                                    [&](const Use& u) { return u.id < 0 || next_of_[u.id] == 0; });
     if (drafts_[k].step.name == "reduce_scatter" && holds) {

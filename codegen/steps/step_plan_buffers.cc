@@ -101,8 +101,8 @@ void StepPlanner::insert_copies() {
   index_steps();
 }
 
-// Into a state at the end of the phase that reads its old value last. Old values that are wanted afterwards (as
-// outputs, or by other states) are put aside first.
+// Into a state at the end of the phase that reads or sends its old value last. Old values that are wanted afterwards
+// (as outputs, or by other states) are put aside first.
 void StepPlanner::add_state_copies(std::map<int, std::vector<Draft>>& before) {
   Segment segment = Segment::kUpdate;
   int32_t phase = 0;
@@ -119,7 +119,7 @@ void StepPlanner::add_state_copies(std::map<int, std::vector<Draft>>& before) {
   std::vector<std::pair<int, Draft>> last;
   for (const StateCopy& c : copies_) {
     const TensorType& type = graph_.type(c.state);
-    int latest = is_computed(c.from) ? value_spans_[c.from].birth : -1;
+    int latest = std::max(is_computed(c.from) ? value_spans_[c.from].birth : -1, value_spans_[c.state].held);
     for (int r : value_spans_[c.state].readers) latest = std::max(latest, r);
     bool aside = is_output_[c.state] || next_of_[c.state] > 0, here = is_computed(c.from) && latest >= 0 && !aside;
     segment = here ? drafts_[latest].step.segment : Segment::kUpdate;

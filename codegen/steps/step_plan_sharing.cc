@@ -133,13 +133,23 @@ bool StepPlanner::can_update_in_place(const State& s, ValueId next) const {
   if (is_output_[s.value] || next_of_[s.value] > 0) return false;
   if (byte_size(graph_.type(next)) != byte_size(graph_.type(s.value))) return false;
   int at = value_spans_[next].birth;
-  if (value_spans_[s.value].held >= at && drafts_[at].step.kind != StepKind::kCollectiveStart) return false;
+  const bool held = value_spans_[s.value].held >= at;  // perhaps by the very collective that writes it
+  if (held && (drafts_[at].step.kind != StepKind::kCollectiveStart || is_held_by_another(s.value, at))) return false;
   for (int r : value_spans_[s.value].readers) {
     if (r < at) continue;
     bool same_group = drafts_[at].item >= 0 && drafts_[r].item == drafts_[at].item;
     if (!same_group || !may_overwrite(at, next, s.value)) return false;
   }
   return true;
+}
+
+// Whether a collective that has begun before this one still reads the value when it begins.
+bool StepPlanner::is_held_by_another(ValueId v, int collective) const {
+  const std::vector<int>& readers = value_spans_[v].readers;
+  return std::any_of(drafts_.begin() + collective + 1, drafts_.end(), [&](const Draft& d) {
+    return d.step.kind == StepKind::kCollectiveWait && d.step.waits_for < collective &&
+           std::find(readers.begin(), readers.end(), d.step.waits_for) != readers.end();
+  });
 }
 
 // Results take over the buffers of operands that die with their step.

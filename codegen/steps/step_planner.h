@@ -81,6 +81,7 @@ class StepPlanner {
   Use use_of(ValueId v) const;
   static bool reads_result(const Draft& reader, const Draft& start);
   size_t first_update() const;
+  size_t first_write(ValueId state) const;
   Span& span_of(int id) { return id >= 0 ? value_spans_[id] : temporary_spans_[-1 - id]; }
 
   // Sharing.
@@ -90,6 +91,7 @@ class StepPlanner {
   void choose_states();
   void reduce_sums_in_place();
   bool can_update_in_place(const State& s, ValueId next) const;
+  bool is_held_by_another(ValueId v, int collective) const;
   void share_in_place();
   bool may_take(int step, int out, int in) const;
   bool may_overwrite(int step, int written, int old) const;

@@ -75,10 +75,10 @@ absl::StatusOr<Graph> marked(const Graph& graph, const Layout& layout, const Sta
   return out;
 }
 
-absl::StatusOr<PlannedStages> joined(std::vector<PlannedGraph> alike, const Layout& layout) {
+absl::StatusOr<PlannedStages> joined(std::vector<PlannedGraph> alike, const Layout& layout, const StateOwners& owners) {
   PlannedStages out;
   const Graph& graph = alike[0].graph;
-  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(graph, layout.pipeline * layout.interleave, {}));
+  PARTITA_ASSIGN_OR_RETURN(StageAssignment stages, assign_stages(graph, layout.pipeline * layout.interleave, owners));
   std::vector<ShardingPlan> plans;
   for (const PlannedGraph& p : alike) plans.push_back(p.plan);
   plans = on_one_mesh(std::move(plans));
@@ -111,7 +111,7 @@ absl::StatusOr<PlannedStages> plan_stages(const Graph& graph, const Recipe& reci
                                      return place_tensors(std::move(g), recipe, kind.layout, kind.batch, kind.scope,
                                                           warnings);
                                    }));
-  return joined(std::move(alike), layout);
+  return joined(std::move(alike), layout, {});
 }
 
 absl::StatusOr<PlannedStages> plan_stages_like(const PlannedStages& training, const Graph& graph, const Recipe& recipe,
@@ -130,7 +130,7 @@ absl::StatusOr<PlannedStages> plan_stages_like(const PlannedStages& training, co
                                      return place_tensors_like(training.alike[kind.first], std::move(g), recipe,
                                                                kind.layout, kind.batch, kind.scope);
                                    }));
-  return joined(std::move(alike), layout);
+  return joined(std::move(alike), layout, owners);
 }
 
 }  // namespace partita

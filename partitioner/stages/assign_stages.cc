@@ -1,6 +1,7 @@
 // 1. What a value is made of tells which forward nodes need a stage: those that join data with parameters, and heavy
 //    ones. The others are masks, tables, transposed weights: made where they are read.
-// 2. Pieces of the forward part, in order (a block is one piece, else an ONNX node), are cut into stages.
+// 2. Pieces of the forward part, in order (a block is one piece, else an ONNX node), are cut into stages. What leads to
+//    states alone (a running statistic's new value) is no piece, and follows what it is made of.
 // 3. Gradients follow by their origin and by what they read.
 // 4. Who reads a parameter first owns it; updates run there.
 #include "partitioner/stages/assign_stages.h"
@@ -69,11 +70,28 @@ class StageAssigner {
 
  private:
   void find_staged() {
+    const std::vector<bool> beyond = read_beyond_forward();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (node.segment <= Segment::kForward && !node.outputs.empty() && made_of_roots_[node.outputs[0]])
-        staged_.push_back(static_cast<NodeId>(n));
+      if (node.segment > Segment::kForward || node.outputs.empty() || !made_of_roots_[node.outputs[0]]) continue;
+      const bool leads = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return beyond[v]; });
+      (leads ? staged_ : followers_).push_back(static_cast<NodeId>(n));
     }
+  }
+
+  // Per value: whether an output, a gradient or an update is made of it. States may become what is not.
+  std::vector<bool> read_beyond_forward() const {
+    std::vector<bool> beyond(graph_.values.size(), false);
+    for (const GraphOutput& o : graph_.outputs) beyond[o.value] = true;
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      const bool leads = node.segment > Segment::kForward || node.outputs.empty() ||
+                         std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return beyond[v]; });
+      for (ValueId v : node.inputs) {
+        if (leads && v != kNoValue) beyond[v] = true;
+      }
+    }
+    return beyond;
   }
 
   absl::Status cut_forward() {
@@ -95,6 +113,13 @@ class StageAssigner {
         auto [known, fresh] = stage_of_origin_.try_emplace(node.origin, at);
         known->second = std::max(known->second, at);
       }
+    }
+    // Importers write them behind the whole model: by their place in the graph they would all be the last stage's.
+    for (NodeId n : followers_) {
+      const Node& node = graph_.nodes[n];
+      int at = std::max(node.chunk - 1, 0);
+      for (ValueId v : node.inputs) at = std::max(at, v == kNoValue ? 0 : value_stage_[v]);
+      put(static_cast<size_t>(n), at);
     }
     return absl::OkStatus();
   }
@@ -328,10 +353,12 @@ class StageAssigner {
     }
     for (size_t k = 0; k < graph_.states.size(); ++k) {
       const State& s = graph_.states[k];
-      if (!has_one_stage(graph_, s)) continue;
+      // What is a small table in evaluation may be a running statistic in training, which one stage has.
+      const auto fixed = owners_.find(s.name);
+      if (fixed == owners_.end() && !has_one_stage(graph_, s)) continue;
       out_.state[k] = read[s.value].empty() ? 0 : *read[s.value].begin();
       if (s.kind == StateKind::kRunning && s.next != kNoValue) out_.state[k] = std::max(0, stage_of_terms(s.next));
-      if (auto fixed = owners_.find(s.name); fixed != owners_.end()) out_.state[k] = fixed->second;
+      if (fixed != owners_.end()) out_.state[k] = fixed->second;
       if (s.kind == StateKind::kParameter) owner_[s.name] = out_.state[k];
     }
     for (size_t k = 0; k < graph_.states.size(); ++k) {
@@ -421,7 +448,8 @@ class StageAssigner {
   const Dependence dependence_;
   const std::vector<bool> made_of_roots_;  // per value
   std::vector<int> value_stage_;           // per value: as StageAssignment::node
-  std::vector<NodeId> staged_;
+  std::vector<NodeId> staged_;             // forward nodes that are cut into stages
+  std::vector<NodeId> followers_;          // forward nodes that lead to what states become alone
   std::map<int32_t, int> stage_of_origin_;
   std::vector<bool> summed_, after_sum_;
   absl::Status refused_;

@@ -30,8 +30,9 @@ std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t p
 // Forward nodes are cut into `stages` runs of nearly equal work, between repeated blocks where the graph has some, and
 // where little crosses; nothing flows back to an earlier stage. A gradient runs where its forward node does, or earlier
 // where what it needs comes from there. A parameter belongs to the first stage that reads it, and with it all that its
-// update reads and writes. Gradients of a parameter that several stages read stay apart until all micro-batches are
-// summed, and so do sums of scalars over all parameters (a gradient's norm): they are partial.
+// update reads and writes; a running statistic to the stage of its norm. Gradients of a parameter that several stages
+// read stay apart until all micro-batches are summed, and so do sums of scalars over all parameters (a gradient's
+// norm): they are partial.
 //
 // With `cuts`, one glob for each stage but the first, a stage begins at the first such node that reads a parameter, or
 // comes from an ONNX node, of a name that the glob matches.

@@ -1,6 +1,7 @@
 #include "partitioner/stages/split_stages.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -75,15 +76,18 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
 
 StateOwners state_owners(const std::vector<LocalProgram>& stages) {
   StateOwners owners;
+  std::set<std::string> shared;  // tables and the step: of every stage that reads them
   for (const LocalProgram& p : stages) {
     const int pipeline_size =
         p.stage.axis < 0 ? 1 : static_cast<int>(p.mesh.axes[static_cast<size_t>(p.stage.axis)].size);
     const std::vector<std::vector<NodeId>> readers = uses(p.graph);
     for (const State& s : p.graph.states) {
       int chunk = readers[s.value].empty() ? 0 : p.graph.nodes[static_cast<size_t>(readers[s.value].front())].chunk;
-      owners.try_emplace(s.name, chunk * pipeline_size + static_cast<int>(p.stage.index));
+      const bool fresh = owners.try_emplace(s.name, chunk * pipeline_size + static_cast<int>(p.stage.index)).second;
+      if (!fresh || s.kind == StateKind::kStep) shared.insert(s.name);
     }
   }
+  for (const std::string& name : shared) owners.erase(name);
   return owners;
 }
 

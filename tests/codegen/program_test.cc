@@ -309,6 +309,40 @@ TEST(Collective_SentState, IsWaitedForAtTheUpdate) {
   for (const Step& step : p.segments[2].steps) EXPECT_NE(step.kind, StepKind::kCopy);  // it is updated in place
 }
 
+// Where the forward part writes it, by a kernel or by a collective, until then.
+TEST(Collective_SentState, IsWaitedForBeforeItIsWritten) {
+  for (const bool summed : {false, true}) {
+    Builder b;
+    ValueId x = b.input("x", {DType::kF32, {64}}), w = b.state({.name = "w"}, {DType::kF32, {64}}),
+            v = b.state({.name = "v"}, {DType::kF32, {64}});
+    b.context().segment = Segment::kPrologue;
+    b.emit_all("send", {w}, {{"axes", std::vector<int64_t>{0}}, {"parts", int64_t{2}}, {"peer", int64_t{1}}});
+    b.context().segment = Segment::kForward;
+    ValueId next = b.emit("exp", {x});
+    if (summed)
+      next = b.emit("all_reduce", {next}, {{"axes", std::vector<int64_t>{1}}, {"parts", 2}, {"reduce", "sum"}});
+    b.set_next("w", next);
+    b.output("y", b.emit("sin", {x}));
+    b.context().segment = Segment::kUpdate;
+    b.set_next("v", b.sub(v, b.emit("sin", {v})));
+    LocalProgram local = local_program(std::move(b).finish());
+    local.mesh.axes = {{"pipeline", 2}, {"tensor", 2}};
+    const runtime::Program p = emit(local);
+    bool under_way = false, written = false;
+    for (const Step& step : steps_of(p)) {
+      if (step.kind == StepKind::kCollectiveStart && step.name == "send") under_way = true;
+      if (step.kind == StepKind::kCollectiveWait && std::get<int64_t>(step.params.at("of")) == 0) under_way = false;
+      for (size_t k = static_cast<size_t>(step.inputs); k < step.operands.size(); ++k) {
+        const runtime::Address &to = step.operands[k].address, &state = p.states[0].operand.address;
+        if (to.region != state.region || to.offset != state.offset) continue;
+        written = true;
+        EXPECT_FALSE(under_way) << "step " << step.id << (summed ? ", summed" : "");
+      }
+    }
+    EXPECT_TRUE(written);
+  }
+}
+
 TEST(Collective_Order, IsTheNodesOrder) {
   // The first collective's operand is cheap to delay; it must not be.
   Builder b;
