@@ -423,9 +423,10 @@ TEST_F(PlanCommand, TheCountIsThatOfTheProgram) {
     for (size_t stage = 0; stage < predicted["program_bytes"].size(); ++stage)
       EXPECT_NEAR(predicted["memory_bytes"][stage].get<double>() / predicted["program_bytes"][stage].get<double>(), 1,
                   0.15);
-    if (heads % 4 != 0)
+    if (heads % 4 != 0) {
       EXPECT_THAT(plan["units"][1]["tensor_split"].get<std::string>(),
                   HasSubstr(cat("; ", heads == 9 ? 4 : 2, " ranks do the same heads")));
+    }
   }
 }
 
