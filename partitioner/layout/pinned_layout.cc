@@ -98,7 +98,6 @@ absl::StatusOr<Layout> equal_stages(const Recipe& recipe, std::optional<int64_t>
   if (pin.zero_group == PinRecipe::kNode) l.zero_group = Layout::kNode;
   const int64_t all = l.sample_ranks(), group = l.shard_ranks();
   l.hierarchical_group = pin.hierarchical_group.value_or(0);
-  if (l.hierarchical_group == 1) l.hierarchical_group = 0;  // no level
   if (l.hierarchical_group > 0 && all % l.hierarchical_group != 0) {
     return absl::InvalidArgumentError(
         cat("pin hierarchical_group: ", l.hierarchical_group, " does not divide the ", all, " data-parallel ranks"));

@@ -42,8 +42,9 @@ Workload transformer(int blocks, double d, double s, double v) {
     block.input_gradients.push_back({1, s, k, n, 'm', split == 'n' ? 'k' : 'n'});
     block.weight_gradients.push_back({1, k, n, s, 'k', split == 'n' ? 'n' : 'm'});
   }
-  double pairs = 4 * s * s * d / 2;
-  block.attention.push_back({d / 64, s, s, 64, d / 64, pairs, 2.5 * pairs, 0.5, true, 1});
+  const double pairs = 4 * s * s * d / 2;
+  const auto heads = static_cast<int64_t>(d / 64);
+  block.attention.push_back({d / 64, s, s, 64, d / 64, pairs, 2.5 * pairs, 0.5, true, heads, heads});
   block.forward_traffic = {8 * s * d, 10 * s * d}, block.backward_traffic = {12 * s * d, 14 * s * d};
   block.forward_kernels = 12, block.backward_kernels = 20;
   block.forward_reduces = {s * d, s * d}, block.backward_reduces = {s * d, s * d};
