@@ -90,6 +90,8 @@ class OneDnnMatmul final : public LibraryKernel {
 // where B is transposed and k is long, and makes the order of sums depend on the threads.
 struct Blocks {
   static constexpr int64_t kUnit = 16;  // elements of a cache line
+  // Below this many multiplications a block is so small that the library may add it up in an order of its own.
+  static constexpr double kWorthThreads = 1 << 20;
   // With more products in a sum, copying operands into panels costs more than the caches save.
   static constexpr int64_t kFewProducts = 64;
 
@@ -97,7 +99,7 @@ struct Blocks {
 
   // The division among `threads` whose blocks are nearest to squares.
   Blocks(const Plan& p, int threads) {
-    if (!p.is_worth(threads)) return;
+    if (static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < kWorthThreads) return;
     // Where few products go into a sum, the result is most of what moves, and a thread gets whole rows of it: what
     // reads them next is divided by rows.
     if (p.k <= kFewProducts && p.m * p.n > (p.m + p.n) * p.k && p.m >= kUnit * threads) {

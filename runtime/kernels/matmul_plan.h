@@ -45,8 +45,8 @@ struct MatmulPlan {
   int64_t a_column() const { return transpose_a ? m : 1; }
   int64_t b_row() const { return transpose_b ? 1 : n; }
   int64_t b_column() const { return transpose_b ? k : 1; }
-  // Whether `threads` save more of one product than it costs to wait for the last of them: a microsecond for two, where
-  // each has as much to do.
+  // Whether `threads` save more of a product of our own tiles than it costs to wait for the last of them, a microsecond
+  // for two.
   bool is_worth(int threads) const {
     constexpr double kOfEach = 1 << 17, kEnough = 1 << 20;  // multiplications
     return static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) >=
