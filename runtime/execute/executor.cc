@@ -23,6 +23,14 @@ void fill_scalar(std::span<std::byte> to, DType dtype, int64_t value) {
   }
 }
 
+// Whether its sums over samples have a fixed order (train.yaml's reproducible).
+bool has_fixed_sums(const Program& program) {
+  return std::any_of(program.segments.begin(), program.segments.end(), [](const ProgramSegment& segment) {
+    return std::any_of(segment.steps.begin(), segment.steps.end(),
+                       [](const Step& step) { return step.name == "accumulate_tree" || step.name == "block_squares"; });
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const LoadedProgram>> LoadedProgram::load(Program program) {
@@ -81,7 +89,9 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::create(std::shared_ptr<const
   PARTITA_RETURN_IF_ERROR(executor->allocate(options.shares_memory ? options.states_of : nullptr));
   PARTITA_RETURN_IF_ERROR(executor->stage_coordinates());
   if (options.states_of != nullptr) PARTITA_RETURN_IF_ERROR(executor->borrow_states(*options.states_of));
-  PARTITA_RETURN_IF_ERROR(executor->bind({.threads = executor->threads_, .scratch = executor->scratch_}));
+  PARTITA_RETURN_IF_ERROR(executor->bind({.threads = executor->threads_,
+                                          .scratch = executor->scratch_,
+                                          .reproducible = has_fixed_sums(executor->program())}));
   if (options.profile) executor->profile_.emplace(executor->program(), executor->rank_, options.trace_events);
   return executor;
 }

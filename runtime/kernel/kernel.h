@@ -22,6 +22,7 @@ struct ExecutionConfig {
   int threads = 1;  // omp_get_max_threads() of the rank's thread
   // Shared by all kernels of the rank; the caller allocates it once all are prepared. Null: each kernel has its own.
   std::shared_ptr<KernelScratch> scratch;
+  bool reproducible = false;  // ranks of any number of threads have the same bits
 };
 
 class LibraryKernel {

@@ -71,7 +71,8 @@ Kernel make_widened(const KernelRequest& r, Kernel (*make)(const KernelRequest&)
   }
   r.scratch()->reserve(layout.bytes());
   auto own = std::make_shared<KernelScratch>();
-  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel, make(KernelRequest(step, {r.threads(), own})));
+  PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> kernel,
+                           make(KernelRequest(step, {r.threads(), own, r.reproducible()})));
   PARTITA_RETURN_IF_ERROR(own->allocate());
   auto widened = std::make_unique<WidenedKernel>(r, std::move(operands));
   widened->take(std::move(kernel));

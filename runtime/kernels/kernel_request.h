@@ -29,6 +29,7 @@ class KernelRequest {
 
   const Step& step() const { return step_; }
   int threads() const { return config_.threads; }
+  bool reproducible() const { return config_.reproducible; }
   // Never null. Its memory is there when the kernel runs, at the same place each time, holding anything.
   const std::shared_ptr<KernelScratch>& scratch() const { return config_.scratch; }
   size_t inputs() const { return static_cast<size_t>(step_.inputs); }

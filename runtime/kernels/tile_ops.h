@@ -6,6 +6,9 @@
 
 namespace partita::runtime {
 
+// Whether the processor has all of AVX-512 that the widest of them take.
+bool has_avx512();
+
 template <typename T>
 struct TileOps {
   // C[m, n] (+)= A[m, k] B[k, n]. B and C have contiguous rows; A any strides. Meant for tiles that fit the caches.

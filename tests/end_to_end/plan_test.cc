@@ -422,7 +422,7 @@ TEST_F(PlanCommand, TheCountIsThatOfTheProgram) {
     const nlohmann::json plan = nlohmann::json::parse(TempFolder::read(out_ / "p.json")), predicted = plan["predicted"];
     for (size_t stage = 0; stage < predicted["program_bytes"].size(); ++stage)
       EXPECT_NEAR(predicted["memory_bytes"][stage].get<double>() / predicted["program_bytes"][stage].get<double>(), 1,
-                  0.15);
+                  std::string_view(pins).find("pipeline") == std::string_view::npos ? 0.15 : 0.25);
     if (heads % 4 != 0) {
       EXPECT_THAT(plan["units"][1]["tensor_split"].get<std::string>(),
                   HasSubstr(cat("; ", heads == 9 ? 4 : 2, " ranks do the same heads")));
