@@ -91,7 +91,7 @@ class OneDnnMatmul final : public LibraryKernel {
 // depends on a block's size as well: what is to have the same bits for any number of threads is one block then.
 struct Blocks {
   static constexpr int64_t kUnit = 16;  // elements of a cache line
-  // Below this many multiplications a block is so small that the library may add it up in an order of its own.
+  // Below this many multiplications (a few microseconds) waiting for the last thread costs more than the others save.
   static constexpr double kWorthThreads = 1 << 20;
   // With more products in a sum, copying operands into panels costs more than the caches save.
   static constexpr int64_t kFewProducts = 64;
@@ -251,16 +251,9 @@ Kernel make_matmul(const KernelRequest& r) {
         [bytes](std::span<std::byte* const> b) { std::memset(b.back(), 0, static_cast<size_t>(bytes)); });
   if (is_thin(plan, dtype)) return make_thin_matmul(r, plan);
   if (dtype == DType::kF32 && is_tiny(plan) && !plan.bias && plan.activation == Activation::kNone) {
-    return make_kernel([plan, threaded = plan.is_worth(r.threads())](std::span<std::byte* const> b) {
-      const float *left = as<float>(b[0]), *right = as<float>(b[1]);
-      float* to = as<float>(b[2]);
-#pragma omp parallel if (threaded)
-      {
-        const int64_t team = omp_get_num_threads(), thread = omp_get_thread_num();
-        const int64_t begin = plan.m * thread / team, end = plan.m * (thread + 1) / team;
-        tile_ops<float>().gemm(to + begin * plan.n, plan.n, left + begin * plan.a_row(), plan.a_row(), plan.a_column(),
-                               right, plan.n, end - begin, plan.n, plan.k, plan.accumulate);
-      }
+    return make_kernel([plan](std::span<std::byte* const> b) {
+      tile_ops<float>().gemm(as<float>(b[2]), plan.n, as<float>(b[0]), plan.a_row(), plan.a_column(), as<float>(b[1]),
+                             plan.n, plan.m, plan.n, plan.k, plan.accumulate);
     });
   }
   // Few rows against a transposed B: to copy B into panels, as the BLAS entry does, is most of the work.

@@ -7,8 +7,6 @@
 // the result. GPUs alone have aux, gelu_tanh_grad and sums, and they of one matrix by another alone.
 #pragma once
 
-#include <algorithm>
-
 #include "runtime/kernels/kernel_request.h"
 
 namespace partita::runtime {
@@ -45,13 +43,6 @@ struct MatmulPlan {
   int64_t a_column() const { return transpose_a ? m : 1; }
   int64_t b_row() const { return transpose_b ? 1 : n; }
   int64_t b_column() const { return transpose_b ? k : 1; }
-  // Whether `threads` save more of a product of our own tiles than it costs to wait for the last of them, a microsecond
-  // for two.
-  bool is_worth(int threads) const {
-    constexpr double kOfEach = 1 << 17, kEnough = 1 << 20;  // multiplications
-    return static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) >=
-           std::min(kOfEach * threads, kEnough);
-  }
   // Element offsets of one matrix of each operand.
   Batch offsets(int64_t index) const {
     Batch at{index, 0, 0, 0};

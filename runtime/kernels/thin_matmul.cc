@@ -20,6 +20,8 @@ namespace {
 constexpr int64_t kLanes = 16, kMost = 32;
 // Elements of A turned: they stay in the second-level cache beside what passes through of B.
 constexpr int64_t kMostTurned = 1 << 16;
+// Multiplications (ten microseconds) from which on waiting for the last thread costs less than the others save.
+constexpr int64_t kWorthThreads = 1 << 20;
 // B's rows in a block, the inner dimension's elements that are turned at a time.
 constexpr int64_t kBlock = 72, kPiece = 112;
 
@@ -32,7 +34,7 @@ bool is_thin(const MatmulPlan& plan, DType dtype) {
 }
 
 Kernel make_thin_matmul(const KernelRequest& r, const MatmulPlan& plan) {
-  const int64_t most = plan.is_worth(r.threads()) ? r.threads() : 1;
+  const int64_t most = plan.m * plan.n * plan.k < kWorthThreads ? 1 : r.threads();
   r.scratch()->reserve(most * plan.k * plan.m * static_cast<int64_t>(sizeof(float)));
   return make_kernel(
       [most, m = plan.m, n = plan.n, k = plan.k, memory = r.scratch()](std::span<std::byte* const> buffers) {
