@@ -152,6 +152,31 @@ def test_layout_by_pins_and_presets(mlp):
     assert program.plan().layout == "data 2 x tensor 2"
 
 
+def test_a_temporary_folder_stays_for_what_came_of_the_program(mlp, points):
+    program = partita.compile(mlp, partita.Recipe(**KEYS))
+    folder, run = program.folder, program.start(points, 2)
+    del program
+    assert len(run.wait()) == 2 and not folder.exists()
+    program = partita.compile(mlp, partita.Recipe(**KEYS))
+    folder, session = program.folder, program.session(threads=1)
+    del program
+    session.step({name: values[:8] for name, values in points.items()})
+    assert folder.exists()
+    session.close()
+    assert not folder.exists()
+    program = partita.compile(mlp, partita.Recipe(**KEYS))
+    program.train(points, 1)
+    checkpoint = program.checkpoint()
+    del program
+    assert checkpoint.parameters()
+    program = partita.compile(mlp, partita.Recipe(**KEYS), cluster={"preset": "azure-nd96isr-h100-v5", "nodes": 1})
+    folder, plan = program.folder, program.plan()
+    del program
+    assert plan.html()
+    del plan
+    assert not folder.exists()
+
+
 def test_a_folder_is_kept(mlp, points, tmp_path):
     partita.compile(mlp, partita.Recipe(**KEYS), path=tmp_path / "program").train(points, 2)
     kept = partita.Program(tmp_path / "program")

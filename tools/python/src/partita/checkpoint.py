@@ -23,8 +23,8 @@ __all__ = ["Checkpoint"]
 class Checkpoint:
     """A checkpoint in a folder that a run wrote; of a folder of checkpoints, the newest."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, owner: tempfile.TemporaryDirectory[str] | None = None):
+        self.path, self._owner = path, owner  # of a program in a temporary folder, which stays while this does
         self._about: dict[str, Any] = json.loads(run_partita("checkpoint", "inspect", path, "--no-verify", "--json"))
 
     @property

@@ -40,6 +40,7 @@ class Plan:
     price_per_hour: float | None = None  # dollars, of all devices
     why_not: Sequence[Alternative] = ()
     path: Path | None = field(default=None, repr=False)  # plan.json
+    owner: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)  # of a temporary folder where that lies
 
     def html(self) -> str:
         """The plan's report, a page by itself; a searched plan's alone."""
@@ -56,7 +57,7 @@ class Plan:
         return f'<iframe style="width:100%;height:640px;border:0" srcdoc="{html.escape(self.html(), quote=True)}"></iframe>'
 
 
-def plan_of(manifest: Mapping[str, Any], path: Path) -> Plan:
+def plan_of(manifest: Mapping[str, Any], path: Path, owner: tempfile.TemporaryDirectory[str] | None = None) -> Plan:
     """The plan of a bundle: of its manifest, and of plan.json at `path` where the layout was searched."""
     ranks, samples = int(manifest["ranks"]), int(manifest["samples_per_step"])
     if not path.is_file():
@@ -66,4 +67,4 @@ def plan_of(manifest: Mapping[str, Any], path: Path) -> Plan:
     predicted = found["predicted"]
     others = [Alternative(c["layout"], c["step_seconds"], c["memory_bytes"], c["fits"], c["reason"]) for c in found["candidates"]]
     return Plan(found["layout"], ranks, samples, max(predicted["memory_bytes"]), predicted["step_seconds"],
-                predicted["tokens_per_second"], predicted["mfu"], predicted["price_per_hour"], tuple(others), path)
+                predicted["tokens_per_second"], predicted["mfu"], predicted["price_per_hour"], tuple(others), path, owner)

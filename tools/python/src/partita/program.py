@@ -52,7 +52,7 @@ def compile(
     that `partita plan` wrote; or `ranks`, with `like` ("zero3", "megatron:tp2") and `pin` ({"tensor": 2}) saying more. None: one rank.
     `also`: other numbers of ranks (or plan.json files of some) that the program can go on with: `train(ranks=…)`, or as many
     as torchrun or mpirun start. All train alike.
-    `path`: the folder of the program, which must not exist; a temporary one by default, gone with the Program.
+    `path`: the folder of the program, which must not exist; a temporary one by default, gone with the Program and with what came of it.
     `keep_gradients`: keeps them to the end of a step, for `Run`s that save them.
     """
     folder, owner = _new_folder(path)
@@ -122,7 +122,7 @@ class Program:
 
     def plan(self) -> Plan:
         """How it is divided, what that should cost, and why not otherwise; a notebook shows it as a page."""
-        return plan_of(self._manifest, self.folder / "plan.json")
+        return plan_of(self._manifest, self.folder / "plan.json", self._owner)
 
     def verify(self, numeric: bool = False) -> dict[str, Any]:
         """Proves that the ranks together compute the serial program, and returns the certificate.
@@ -172,12 +172,13 @@ class Program:
         command += ["--ranks", str(ranks)] if ranks is not None else []
         metrics = self.folder / f"metrics-{first}.jsonl"
         metrics.unlink(missing_ok=True)
-        return Run([*command, "--metrics", metrics], metrics, steps, callbacks, progress)
+        return Run([*command, "--metrics", metrics], metrics, steps, callbacks, progress, self._owner)
 
     def session(self, *, threads: int | None = None, checkpoint_every: int | None = None, init: str | Path | None = None) -> Session:
         """Training step by step in this process, with batches of one's own; all ranks as threads, or under torchrun or
         mpirun the rank that this process is. Several processes need a program in a folder that all of them see. `init`: as in `start`."""
-        return Session(self.bundle, self.inputs, self.samples_per_step, [str(f) for f in self._flags(threads, checkpoint_every, init)])
+        flags = [str(f) for f in self._flags(threads, checkpoint_every, init)]
+        return Session(self.bundle, self.inputs, self.samples_per_step, flags, self._owner)
 
     @property
     def steps_taken(self) -> int:
@@ -189,7 +190,7 @@ class Program:
         """The newest checkpoint."""
         if not self.steps_taken:
             raise PartitaError("this program has not been trained: it has no checkpoint")
-        return Checkpoint(self._checkpoints)
+        return Checkpoint(self._checkpoints, self._owner)
 
     def parameters(self, *, ema: bool = False) -> dict[str, np.ndarray]:
         """Trained parameters (`ema`: their moving averages) and running statistics, by name, whole whatever the layout."""

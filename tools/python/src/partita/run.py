@@ -42,7 +42,9 @@ class Run:
     No Python takes part in a step: the process goes on whether or not anybody iterates. `wait` returns at its end.
     """
 
-    def __init__(self, command: Sequence[str | Path], metrics: Path, steps: int | None, callbacks: Sequence[Callback], progress: bool | None):
+    def __init__(self, command: Sequence[str | Path], metrics: Path, steps: int | None, callbacks: Sequence[Callback], progress: bool | None,
+                 owner: tempfile.TemporaryDirectory[str] | None = None):  # fmt: skip
+        self._owner = owner  # of the program's folder, where it is a temporary one: it stays while the process runs
         self._path, self._callbacks, self._steps = metrics, callbacks, steps
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._said)
@@ -81,6 +83,7 @@ class Run:
             if self._process.poll() is None:  # a callback or the loop's body failed
                 self._process.terminate()
                 self._process.wait()
+            self._owner = None
 
     def _lines(self) -> Iterator[str]:
         """Whole lines of the metrics file, until the process has ended and all is read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,11 @@ class Session:
     the batches are Python; a step is not, and other Python threads run meanwhile.
     """
 
-    def __init__(self, bundle: Path, inputs: Mapping[str, tuple[str, tuple[int, ...]]], samples: int, flags: Sequence[str]):
+    def __init__(self, bundle: Path, inputs: Mapping[str, tuple[str, tuple[int, ...]]], samples: int, flags: Sequence[str],
+                 owner: tempfile.TemporaryDirectory[str] | None = None):  # fmt: skip
         self._handle = ctypes.c_void_p()  # first: __del__ looks at it
         self._library = _library()
+        self._owner = owner  # of the program's folder, where it is a temporary one: it stays while the ranks run
         self._names = list(inputs)
         self._specs = [(_DTYPES.get(dtype), (samples, *shape[1:]), dtype) for dtype, shape in inputs.values()]
         self._pointers = (ctypes.c_void_p * len(inputs))()
@@ -63,7 +66,7 @@ class Session:
         if code:  # the ranks have ended
             said, self._last = self._error.value, self.metrics
             self._library.partita_session_close(self._handle, self._error, _ERROR_BYTES)
-            self._handle, self._error.value = ctypes.c_void_p(), said
+            self._handle, self._error.value, self._owner = ctypes.c_void_p(), said, None
         self._check(code)
         return self._loss.value
 
@@ -84,7 +87,9 @@ class Session:
         if self._handle:
             self._last = self.metrics
             handle, self._handle = self._handle, ctypes.c_void_p()
-            self._check(self._library.partita_session_close(handle, self._error, _ERROR_BYTES))
+            code = self._library.partita_session_close(handle, self._error, _ERROR_BYTES)
+            self._owner = None
+            self._check(code)
 
     def __enter__(self) -> Session:
         return self
