@@ -7,7 +7,7 @@
 #include <limits>
 #include <map>
 
-#include "CLI/CLI.hpp"
+#include "CLI/App.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "base/cat.h"

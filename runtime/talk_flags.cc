@@ -1,6 +1,6 @@
 #include "runtime/talk_flags.h"
 
-#include "CLI/CLI.hpp"
+#include "CLI/App.hpp"
 
 namespace partita::runtime {
 

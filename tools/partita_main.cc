@@ -3,6 +3,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "CLI/CLI.hpp"
 #include "base/cat.h"
 #include "base/exit_code.h"
 #include "base/fault.h"

@@ -69,8 +69,19 @@ inline Training train(const std::string& folder, size_t steps, const std::string
   return run;
 }
 
-// `slack`: times the limit. Sums in another order round otherwise, and where a gradient is near zero AdamW makes a
-// whole step of the rounding. Of fewer steps than the reference has, losses and gradients are compared alone.
+// Elements whose gradient is a sum of float32 that is zero but for its rounding: AdamW makes a whole step of either sign
+// of it, and such elements are left out of both. (ViT has one of 2e-6 of its tensor's, with which processors differ.)
+inline void leave_out_rounding(const std::vector<double>& gradient, std::vector<double>& found,
+                               std::vector<double>& expected) {
+  if (gradient.size() != found.size() || found.size() != expected.size()) return;
+  double squares = 0;
+  for (double g : gradient) squares += g * g;
+  const double least = 4e-6 * std::sqrt(squares / static_cast<double>(gradient.size()));
+  for (size_t k = 0; k < gradient.size(); ++k)
+    if (gradient[k] != 0 && std::abs(gradient[k]) < least) found[k] = expected[k] = 0;
+}
+
+// `slack`: times the limit. Sums in another order round otherwise. Of fewer steps than the reference has, losses and gradients are compared alone.
 inline void expect_holds(const std::string& folder, const runtime::NpzFile& expected, const Training& run,
                          double slack = 1, size_t steps = std::numeric_limits<size_t>::max()) {
   using runtime::SafetensorsFile;
@@ -90,9 +101,10 @@ inline void expect_holds(const std::string& folder, const runtime::NpzFile& expe
     const SafetensorsFile& file = gradient ? *gradients : *parameters;
     const runtime::SafetensorsEntry* entry = file.find(name);
     ASSERT_NE(entry, nullptr) << folder << ": " << key;
-    EXPECT_LE(relative_error(numbers(entry->dtype, file.data(*entry)), array(expected, key)),
-              slack * std::max(2e-6, 4 * own))
-        << folder << ": " << key;
+    std::vector<double> found = numbers(entry->dtype, file.data(*entry)), right = array(expected, key);
+    if (parameter && expected.contains("grad/" + name))
+      leave_out_rounding(array(expected, "grad/" + name), found, right);
+    EXPECT_LE(relative_error(found, right), slack * std::max(2e-6, 4 * own)) << folder << ": " << key;
     ++compared;
   }
   EXPECT_GE(compared, 4) << folder;

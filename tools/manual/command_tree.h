@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "CLI/App.hpp"
 
 namespace partita {
 

@@ -251,7 +251,10 @@ TEST_F(Pipedream, IsTheSerialProgramWithOneMicroBatch) {
     ASSERT_EQ(compile("four", "--quiet " + stages(4), recipe(1, adam)).code, 0);
     ASSERT_EQ(run("one").code, 0);
     ASSERT_EQ(run("four").code, 0);
-    EXPECT_EQ(read_losses(out_ / "four.jsonl"), read_losses(out_ / "one.jsonl"));
+    // What is trained has the same bits. A loss is added up in other kernels in the stages, and where a processor's
+    // vectors are shorter than a sample's loss in another order.
+    EXPECT_THAT(read_losses(out_ / "four.jsonl"),
+                testing::Pointwise(testing::DoubleNear(1e-6), read_losses(out_ / "one.jsonl")));
     EXPECT_EQ(tensor_difference(out_ / "four.st", out_ / "one.st"), 0);
     Outcome verified = command("verify", out_ / "four" + " --numeric --threads 1");
     EXPECT_EQ(verified.code, 0) << verified.text;

@@ -167,6 +167,40 @@ def test_what_cannot_be_captured_is_said_with_its_place():
         partita.export(Branching(), (torch.randn(8, 4), torch.randint(0, 4, (8,))), F.cross_entropy)
 
 
+class _Scale(nn.Module):
+    """Divides by a running maximum, or counts."""
+
+    def __init__(self, divides):
+        super().__init__()
+        self.divides = divides
+        self.register_buffer("largest", torch.ones(()))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        if not self.training:
+            return x / self.largest
+        with torch.no_grad():
+            self.largest.mul_(0.5).add_(0.5 * x.abs().max())
+            self.steps += 1
+        return x / self.largest if self.divides else x
+
+
+@pytest.mark.parametrize("part, name", [(_Scale(True), r"1 \(test_torch\.py:\d+, `self\.largest\.mul_.*'1\.largest'"),
+                                        (nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), r"'1\.parametrizations\.weight\.0\._u'")])  # fmt: skip
+def test_a_loss_that_depends_on_a_buffer_that_is_written_is_refused(part, name):
+    net, example = nn.Sequential(nn.Linear(4, 4), part), (torch.randn(8, 4), torch.randn(8, 4))
+    with pytest.raises(partita.PartitaError, match=name):
+        partita.export(net, example, F.mse_loss)
+    net[1].eval()
+    partita.export(net, example, F.mse_loss)
+
+
+@pytest.mark.parametrize("part, name", [(_Scale(False), "1.largest"), (nn.InstanceNorm1d(2, track_running_stats=True), "running statistics")])
+def test_a_buffer_that_is_written_and_not_read_stays_as_it_is(part, name):
+    with pytest.warns(UserWarning, match=name):
+        partita.export(nn.Sequential(nn.Linear(4, 4), part), (torch.randn(8, 2, 4), torch.randn(8, 2, 4)), F.mse_loss)
+
+
 class _Unknown(nn.Module):
     def __init__(self):
         super().__init__()

@@ -17,6 +17,7 @@ from torch import nn
 
 from ..errors import PartitaError
 from ..recipe import Recipe
+from .buffers import refuse_written_buffers
 from .graph_names import divide_complex_weights, mark_batch_norms, mark_detached, name_weights
 from .rewrites import capturable_experts, rewritten, translations
 from .where import CallStack, place_of_node
@@ -68,7 +69,9 @@ def export(
     folder = Path(owner.name) if owner is not None else Path(path or "")
     folder.mkdir(parents=True, exist_ok=True)
     with _Training(module):
-        graph = rewritten(_captured(step, values, names, dynamic))
+        captured = _captured(step, values, names, dynamic)
+        refuse_written_buffers(captured, module)
+        graph = rewritten(captured)
         onnx = _translated(graph, names)
         trained, unused = name_weights(onnx.model, module, set(names))
         mark_detached(onnx.model)

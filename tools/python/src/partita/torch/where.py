@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-__all__ = ["CallStack", "place_of_node"]
+__all__ = ["CallStack", "place_in", "place_of_node"]
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -46,6 +46,17 @@ class CallStack:
             self._called.pop()
 
 
+def place_in(node: Any) -> str:
+    """"encoder.layers.0 (model.py:12, `x = y[mask]`)" of a node of a captured graph."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = re.sub(r"^L\['self'\]\.?", "", stack[-1][0]) if stack else ""
+    lines = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.*)', node.meta.get("stack_trace") or "")
+    lines = [line for line in lines if "/partita/torch/" not in line[0]]
+    own = [line for line in lines if not line[0].startswith(_TORCH)] or lines
+    line = f" ({Path(own[-1][0]).name}:{own[-1][1]}, `{own[-1][2].strip()}`)" if own else ""
+    return _path(path) + line
+
+
 def place_of_node(graph: Any, error: BaseException) -> str:
     """The same of the node of a captured graph that the exporter failed at, and why."""
     reasons, cause = [], error
@@ -61,13 +72,8 @@ def place_of_node(graph: Any, error: BaseException) -> str:
         if name not in nodes or nodes[name].op != "call_function":
             continue
         node = nodes[name]
-        stack = list(node.meta.get("nn_module_stack", {}).values())
-        path = re.sub(r"^L\['self'\]\.?", "", stack[-1][0]) if stack else ""
-        lines = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.*)', node.meta.get("stack_trace") or "")
-        own = [line for line in lines if not line[0].startswith(_TORCH)] or lines
-        line = f" ({Path(own[-1][0]).name}:{own[-1][1]}, `{own[-1][2].strip()}`)" if own else ""
         what = f"what reads this, {failed[2]}," if failed is not None and made else str(node.target)
-        return f"{_path(path)}{line}: {what} has no ONNX form: {reason}"
+        return f"{place_in(node)}: {what} has no ONNX form: {reason}"
     return f"cannot be written as ONNX: {reason}"
 
 
