@@ -62,7 +62,7 @@ Outcome unavailable(const absl::Status& status) { return {status, absl::IsUnavai
 
 Outcome run_check(Communicator& communicator) {
   absl::Status status = check_collectives(communicator);
-  if (status.ok()) status = check_collectives(communicator, {.dtypes = {DType::kF32}, .counts = {1000003}});
+  if (status.ok()) status = check_collectives(communicator, {.dtypes = {DType::kF32}, .counts = {kLongestBuffer}});
   return {status, status.ok()};
 }
 

@@ -1,6 +1,7 @@
 #include "ir/recipe/read_recipe.h"
 
 #include <algorithm>
+#include <bit>
 #include <numbers>
 
 #include "base/cat.h"
@@ -228,13 +229,20 @@ absl::Status parse_reproducible(const YamlNode& node, const std::string& path, R
       {"samples", integer(&ReproducibleRecipe::samples, 1, kMostParts)},
       {"tensor", integer(&ReproducibleRecipe::tensor, 1, kMostBlocks)},
   };
+  const auto check = [](const YamlNode& at, const std::string& of, int64_t n) {
+    return std::has_single_bit(static_cast<uint64_t>(n)) ? absl::OkStatus() : unexpected(at, of, "a power of two");
+  };
   if (node.kind != Kind::kMapping) {
     PARTITA_ASSIGN_OR_RETURN(out.samples, read_integer(node, path, 1, kMostParts));
-    return absl::OkStatus();
+    return check(node, path, out.samples);
   }
   if (find_entry(node, "samples") == nullptr)
     return yaml_error(node.line, node.column, cat(path, ": missing key 'samples'"));
-  return parse_fields(node, path, kFields, out);
+  PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
+  for (const YamlEntry& entry : node.entries)
+    PARTITA_RETURN_IF_ERROR(
+        check(*entry.value, join_path(path, entry.key), entry.key == "tensor" ? out.tensor : out.samples));
+  return absl::OkStatus();
 }
 
 absl::Status parse_loss_spike(const YamlNode& node, const std::string& path, LossSpikeRecipe& out) {
@@ -359,6 +367,10 @@ absl::Status check_recipe(const Recipe& recipe, std::string_view file_name) {
   if (batch.ramp.size() > 1 && recipe.pin.schedule == PipelineSchedule::kPipedream)
     return refuse("batch.global: expected one number with schedule: pipedream, whose micro-batches are steps");
   if (const absl::Status lengths = check_lengths(recipe); !lengths.ok()) return refuse(cat(lengths.message()));
+  if (recipe.pin.interleave.value_or(1) > 1 &&
+      recipe.pin.schedule.value_or(PipelineSchedule::kInterleaved) != PipelineSchedule::kInterleaved)
+    return refuse(cat("pin.interleave: ", *recipe.pin.interleave,
+                      " chunks per stage need schedule: interleaved, found ", enum_name(*recipe.pin.schedule)));
   if (batch.micro && recipe.pin.micro_batch && *batch.micro != *recipe.pin.micro_batch) {
     return refuse(cat("pin.micro_batch: expected batch.micro ", *batch.micro, ", found ", *recipe.pin.micro_batch,
                       "; keep one of the two"));

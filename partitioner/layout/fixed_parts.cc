@@ -7,12 +7,8 @@
 namespace partita {
 namespace {
 
-bool is_power_of_two(int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); }
-
 std::string refused_recipe(const Recipe& recipe, int64_t global) {
   const int64_t parts = recipe.reproducible->samples, blocks = recipe.reproducible->tensor;
-  if (!is_power_of_two(parts)) return "expected a power of two";
-  if (!is_power_of_two(blocks)) return cat("tensor: expected a power of two, found ", blocks);
   if (blocks > 1 && recipe.precision != Precision::kFp32)
     return cat("precision: ", enum_name(recipe.precision), " rounds what a rank of the tensor axis has of a product ",
                "before it is added to the others'; use fp32, or leave `tensor` out");

@@ -245,7 +245,7 @@ TEST_F(Reproducible, WhatHasAnotherOrderIsRefused) {
   };
   refused("reproducible: 4", "--ranks 2 --pin tensor=2", "have other blocks: reproducible: {samples: 4, tensor: 2}");
   refused("reproducible: {samples: 4, tensor: 2}", "--ranks 4 --pin tensor=4", "is no divisor of the 2 blocks");
-  refused("reproducible: {samples: 4, tensor: 6}", "", "tensor: expected a power of two, found 6");
+  refused("reproducible: {samples: 4, tensor: 6}", "", "tensor: expected a power of two, found '6'");
   refused("reproducible: {samples: 4, tensor: 2}\nprecision: bf16", "--ranks 2", "use fp32");
   refused("reproducible: {samples: 4, tensor: 2}", "--ranks 2 --pin tensor=2 --pin sequence_parallel=true",
           "pin sequence_parallel: false");

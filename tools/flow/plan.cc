@@ -59,6 +59,19 @@ absl::Status fix_parts(const Recipe& recipe, Planning& p) {
   return absl::OkStatus();
 }
 
+// Samples of a step: as said, or those of as many micro-batches as a replica takes where the replicas are pinned.
+absl::StatusOr<int64_t> global_batch(const Recipe& recipe, int64_t exported) {
+  const BatchRecipe& batch = recipe.batch;
+  if (batch.global || !batch.accumulation) return batch.global.value_or(exported);
+  const std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : batch.micro;
+  if (micro && recipe.pin.axis("data"))
+    return *micro * *batch.accumulation * *recipe.pin.axis("data") * recipe.pin.axis("expert").value_or(1);
+  return absl::InvalidArgumentError(cat(
+      "batch.accumulation: a step has micro x ", *batch.accumulation,
+      " samples of each data-parallel rank, and how many ranks that are is searched; expected batch.global (--set "
+      "batch.global=N), or batch.micro and a pinned data axis (--pin data=N)"));
+}
+
 // Why one rank cannot compute a run of `samples` in parts; empty where it can. What formulas do not show, the compiler
 // is asked for.
 std::string why_whole(ModelSource& source, const Graph& graph, std::optional<int64_t> symbolic_batch) {
@@ -256,6 +269,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   if (r.precision) p->recipe.precision = *r.precision;
   for (const std::string& preset : r.like) PARTITA_RETURN_IF_ERROR(apply_like(p->recipe, preset));
   for (const std::string& pin : r.pins) PARTITA_RETURN_IF_ERROR(apply_pin(p->recipe, pin));
+  PARTITA_RETURN_IF_ERROR(check_recipe(p->recipe, r.train_file.empty() ? "command line" : r.train_file));
   PARTITA_ASSIGN_OR_RETURN(p->library, load_profiles(r.profile_file));
   PARTITA_ASSIGN_OR_RETURN(p->cluster, r.cluster.empty() ? load_cluster(r.cluster_file, p->library)
                                                          : parse_cluster(r.cluster, r.cluster_file, p->library));
@@ -270,7 +284,9 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   const bool emulated = p->recipe.precision == Precision::kFp8 && p->recipe.fp8.block != Fp8Recipe{}.block;
   p->problem.options.precision = emulated ? Precision::kBf16 : p->recipe.precision;
   p->problem.options.flash = p->recipe.attention != AttentionKernel::kMath;
-  p->problem.global_batch = p->recipe.batch.global.value_or(static_cast<int64_t>(p->workload.samples));
+  PARTITA_ASSIGN_OR_RETURN(p->problem.global_batch,
+                           global_batch(p->recipe, static_cast<int64_t>(p->workload.samples)));
+  p->problem.accumulation = p->recipe.batch.accumulation;
   p->problem.clip = p->recipe.clip_grad_norm.has_value();
   p->problem.skips = p->recipe.run.skips();
   p->problem.compress = p->recipe.compress;

@@ -74,6 +74,19 @@ absl::Status take_batch(ModelSource& source, const Recipe& recipe, ModelInHand& 
   return absl::OkStatus();
 }
 
+// Of a global batch and the number of micro-batches that a rank makes of its part, the micro-batch.
+absl::Status accumulate(const BatchRecipe& batch, Layout& layout) {
+  if (!batch.global || !batch.accumulation || layout.micro_batch > 0) return absl::OkStatus();
+  const int64_t parts = *batch.accumulation * layout.sample_ranks();
+  if (*batch.global % parts != 0)
+    return absl::InvalidArgumentError(cat("batch.accumulation: a global batch of ", *batch.global, " is not ",
+                                          *batch.accumulation, " equal micro-batches on each of ",
+                                          layout.sample_ranks(), " data-parallel ranks; expected a multiple of ",
+                                          parts));
+  layout.micro_batch = *batch.global / parts;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Graph with_tensor_blocks(Graph graph, const Recipe& recipe) {
@@ -134,6 +147,7 @@ absl::StatusOr<ModelInHand> read_model(ModelSource& source, Recipe recipe, std::
   PARTITA_ASSIGN_OR_RETURN(m.layout, pinned_layout(recipe, ranks, m.warnings));
   if (!recipe.batch.global && recipe.batch.micro && recipe.batch.accumulation)
     recipe.batch.global = *recipe.batch.micro * *recipe.batch.accumulation * m.layout.sample_ranks();
+  PARTITA_RETURN_IF_ERROR(accumulate(recipe.batch, m.layout));
   PARTITA_ASSIGN_OR_RETURN(m.imported, source.import(batch_to_bind(source, recipe, m.layout)));
   const ImportedModel& model = *m.imported;
   // A global batch that the recipe leaves open becomes that of the model as it was exported.

@@ -382,7 +382,7 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
   out.times[kUpdated] = seconds(collectives.gather);
   // ZeRO-2 and 3 sum them with each micro-batch.
   out.algorithm = collectives.reduce.empty() || l.zero >= 2
-                      ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * element).algorithm
+                      ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * problem_.gradient_bytes()).algorithm
                       : collective_time(g, collectives.reduce[0].collective, collectives.reduce[0].axis,
                                         collectives.reduce[0].bytes)
                             .algorithm;
@@ -401,7 +401,10 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
     // Beside the device. As many kernels as there are called, and each waits for its copies.
     const double host = on_host / g.device.host_update_rate + memory_time(g.device, 0, kUpdateKernels);
     out.times[kOptimizer] = std::max(out.times[kOptimizer], host);
-    out.times[kToHost] = out.times[kFromHost] = on_host * element / g.device.host_bandwidth;
+    // Programs compiled here take fp32 gradients down; parameters that are kept on the device go down and up as well.
+    const bool own = problem_.own_programs, kept = l.offload == OffloadMode::kOptimizer;
+    out.times[kToHost] = on_host * (own ? (kept ? 8 : 4) : element) / g.device.host_bandwidth;
+    out.times[kFromHost] = on_host * (own ? (kept ? 4 : 0) : element) / g.device.host_bandwidth;
   }
   out.times[kOptimizer] += products;
   return out;
@@ -444,7 +447,7 @@ Prediction CostModel::predict_largest(const Layout& l, bool replay) {
   double longest = -1;
   for (size_t i = 0; i < costs.size(); ++i) {
     double t = 0;
-    for (const StageTimes& c : sim.chunks[i]) t += c.forward + c.backward;
+    for (const StageTimes& c : sim.chunks[i]) t += c.forward + c.backward + c.weight;
     if (t > longest) longest = t, worst = i;
   }
   for (const ChunkTimes& c : costs[worst]) {

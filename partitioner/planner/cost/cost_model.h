@@ -229,7 +229,7 @@ class CostModel {
   // What stages send each other of them in a step, and the seconds that it adds to the step whose passes `passes` has.
   std::vector<PlanTraffic::Shared> shared_parameters(const Layout& layout) const;
   double shared_seconds(const Layout& layout, const Simulation& passes) const;
-  double crossing_elements() const;  // of a sample, from a stage to the next
+  double crossing_bytes() const;  // of a sample, from a stage to the next
   // Of a micro-batch's values from a stage to the next one (from the last to the first).
   double send_seconds(const Layout& layout, int64_t stage) const;
   std::vector<double> sends(const Layout& layout) const;

@@ -52,6 +52,11 @@ std::pair<std::vector<CollectiveUse>, std::vector<CollectiveUse>> CostModel::uni
     }
   };
   if (l.tensor > 1) sums(u.forward_reduces, forward), sums(u.backward_reduces, backward);
+  // What weight gradients read is gathered again in backward (regather_in_backward.h).
+  if (l.tensor > 1 && problem_.own_programs && l.sequence_parallel && u.sequence) {
+    for (double e : u.forward_reduces)
+      backward.push_back({TrafficKind::kTensor, kAllGather, RankAxis{l.tensor, 1}, e * positions * element});
+  }
   for (const AttentionWork& a : u.attention) {  // all of its heads on all ranks, which make parts of its operands
     if (l.tensor == 1 || !a.split || a.ranks(static_cast<double>(l.tensor)) > 1) continue;
     const double each = a.head_size * positions * element, queries = a.heads * a.queries * each;
@@ -112,8 +117,8 @@ bool CostModel::gathers_each_pass(const Layout& l) {
 }
 
 CostModel::GatherCollectives CostModel::gather_collectives(const UnitCost& unit, const Layout& l) const {
-  const double element = problem_.options.element_bytes(),
-               scattered = unit.gather_bytes * travelling_bytes(problem_.compress, element) / element;
+  const double scattered = unit.gather_bytes * travelling_bytes(problem_.compress, problem_.gradient_bytes()) /
+                           problem_.options.element_bytes();
   const bool all = l.zero >= 3 || l.offload == OffloadMode::kAll;  // else frozen weights lie whole on the device
   const double gathered = unit.gather_bytes + (all ? unit.frozen_bytes : 0);
   return {in_levels({TrafficKind::kData, CollectiveKind::kAllGather, shard_ranks(l), gathered}, l),
@@ -123,7 +128,8 @@ CostModel::GatherCollectives CostModel::gather_collectives(const UnitCost& unit,
 CostModel::UpdateCollectives CostModel::update_collectives(const Layout& l, const StageUnits& units) const {
   using enum CollectiveKind;
   UpdateCollectives out;
-  const double element = problem_.options.element_bytes(), bytes = travelling_bytes(problem_.compress, element);
+  const double element = problem_.options.element_bytes(),
+               bytes = travelling_bytes(problem_.compress, problem_.gradient_bytes());
   auto [dense, expert] = local_parameters(*problem_.workload, units, l);
   const RankAxis all = sample_ranks(l), shards = shard_ranks(l);
   // Software keeps a copy of tied weights on either stage.
@@ -254,7 +260,7 @@ CollectiveUse CostModel::relayout_gather(const Layout& from, const Layout& to) c
   auto shares = [&](const Layout& l) { return l.data * l.expert * (w.sequence > 1 ? l.context : 1); };
   auto ranks = [](const Layout& l) { return l.data * l.expert * l.context * l.tensor; };
   const int64_t ways = ranks(from) == ranks(to) ? shares(from) / shares(to) : ranks(to) / shares(to);
-  double bytes = crossing_elements() * static_cast<double>(to.micro_batch) * problem_.options.element_bytes();
+  double bytes = crossing_bytes() * static_cast<double>(to.micro_batch);
   if (w.sequence > 1) bytes /= static_cast<double>(to.context);
   return {TrafficKind::kPipeline, CollectiveKind::kAllGather, {std::max<int64_t>(ways, 1), 1}, bytes};
 }
@@ -265,8 +271,7 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
   const double m = static_cast<double>(micro_batches(problem_, whole));
   PlanTraffic out;
   out.micro_batches = static_cast<int64_t>(m), out.chunks = whole.interleave;
-  out.boundary_bytes = crossing_elements() * static_cast<double>(whole.micro_batch * whole.data * whole.expert) *
-                       problem_.options.element_bytes();
+  out.boundary_bytes = crossing_bytes() * static_cast<double>(whole.micro_batch * whole.data * whole.expert);
   out.shared = shared_parameters(whole);
   const std::vector<double> received = received_bytes(whole);
   std::vector<std::vector<CollectiveUse>> collectives(static_cast<size_t>(whole.pipeline));
@@ -330,10 +335,15 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
   return out;
 }
 
-double CostModel::crossing_elements() const {
-  double input = 0;
-  for (const UnitWork& u : problem_.workload->kinds) input = u.is_block() ? std::max(input, u.input) : input;
-  return input;
+double CostModel::crossing_bytes() const {
+  double bytes = 0;
+  for (const UnitWork& u : problem_.workload->kinds) {
+    if (!u.is_block()) continue;
+    // Programs compiled here send what crosses as they have it: a residual stream that starts at an embedding is fp32.
+    const bool stored = problem_.own_programs && u.input_bytes > 0;
+    bytes = std::max(bytes, stored ? u.input_bytes : u.input * problem_.options.element_bytes());
+  }
+  return bytes;
 }
 
 double CostModel::send_seconds(const Layout& l, int64_t stage) const {
@@ -342,7 +352,7 @@ double CostModel::send_seconds(const Layout& l, int64_t stage) const {
   const int64_t next = stage + 1 < l.pipeline ? stage + 1 : 0, first = std::min(stage, next),
                 last = std::max(stage, next);
   const int64_t apart = std::min(l.ranks_of_stage(stage), l.ranks_of_stage(next));
-  double bytes = crossing_elements() * static_cast<double>(l.micro_batch) * problem_.options.element_bytes();
+  double bytes = crossing_bytes() * static_cast<double>(l.micro_batch);
   if (l.stages.empty()) {
     if (w.sequence > 1) bytes /= static_cast<double>(l.context);
     bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it

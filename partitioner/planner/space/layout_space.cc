@@ -123,12 +123,13 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   PARTITA_RETURN_IF_ERROR(
       axis("tensor", s.tensor, s.ranges.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));
   // Stages of which each waits for the one before are of use where they are asked for.
-  const bool one_run = w.whole_batches && !pin.schedule;
+  const bool one_run = w.whole_batches && !pin.schedule && !pin.interleave;
   PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, s.ranges.pipeline, one_run ? 1 : n));
   PARTITA_RETURN_IF_ERROR(axis("context", s.context, s.ranges.context,
                                w.sequence > 1 ? std::min(kWidestContext, static_cast<int64_t>(w.sequence / 1024)) : 1));
   PARTITA_RETURN_IF_ERROR(axis("expert", s.expert, s.ranges.expert, static_cast<int64_t>(w.experts)));
   // A pinned schedule is one of stages, as the compiler takes it.
+  if (pin.interleave.value_or(1) > 1 && !pin.schedule) pin.schedule = PipelineSchedule::kInterleaved;
   if (pin.schedule && !pin.axis("pipeline") && s.pipeline.size() > 1) std::erase(s.pipeline, 1);
   s.data = pin.axis("data");
   if (s.data && devices % *s.data != 0 && s.stages.empty() && !may_differ) return undivided("data", *s.data);

@@ -84,6 +84,8 @@ std::string invalid(const Problem& problem, const Layout& l) {
   if (m == 0)
     return cat("a global batch of ", problem.global_batch, " is not a multiple of data ", l.data, " x expert ",
                l.expert, " x micro-batch ", l.micro_batch);
+  if (problem.accumulation && m != *problem.accumulation)
+    return cat("batch.accumulation asks for ", *problem.accumulation, " micro-batches, found ", m);
   for (const ShorterSamples& s : problem.shorter) {
     if (l.micro_batch * problem.length % s.length != 0)
       return cat("a micro-batch of ", l.micro_batch, " of length ", problem.length,

@@ -25,6 +25,7 @@ struct Problem {
   const Cluster* cluster = nullptr;
   ComputeOptions options;
   int64_t global_batch = 1;
+  std::optional<int64_t> accumulation;  // micro-batches of a replica and step, where the recipe says them
   bool clip = false, skips = false;  // clip_grad_norm; run.on_nonfinite: skip
   Compression compress = Compression::kNone;
   std::optional<ReproducibleRecipe> reproducible;  // sums have a fixed order
@@ -38,6 +39,8 @@ struct Problem {
   std::vector<ShorterSamples> shorter;
 
   int64_t devices() const { return cluster->devices(); }
+  // Bytes of a gradient's element that is added up among ranks: programs compiled here add in fp32.
+  double gradient_bytes() const { return own_programs ? 4 : options.element_bytes(); }
 };
 
 // Blocks of the model; 1 where it has none.

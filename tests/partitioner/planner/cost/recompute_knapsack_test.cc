@@ -202,6 +202,7 @@ TEST(Search, StagesThatDifferComputeBlocksAgain) {
   p.own_programs = true;
   SearchOptions o;
   o.pin.zero = 0, o.pin.axes = {{"pipeline", 2}};
+  o.pin.micro_batch = 2, o.pin.schedule = PipelineSchedule::k1f1b;  // with which there is no other way out
   auto best = [&](RecomputeMode recompute) {
     o.recompute = recompute;
     CostModel model(p);
