@@ -310,6 +310,7 @@ class ProgramMaker {
           step.params["outbox"] = int64_t{p.outbox};
           step.bytes = byte_size(p.operands[0].type);
         }
+        if (static_cast<size_t>(p.inputs) < node->inputs.size()) step.params["elements"] = elements_of(node->inputs);
         if (!step.params.count("reduce")) step.params["reduce"] = std::string("sum");
         if (options_.strict && runtime::adds_up_ranks(step)) step.params["ordered"] = int64_t{1};
         break;
@@ -320,6 +321,12 @@ class ProgramMaker {
         break;
     }
     return step;
+  }
+
+  std::vector<int64_t> elements_of(const std::vector<ValueId>& values) const {
+    std::vector<int64_t> counts;
+    for (ValueId v : values) counts.push_back(byte_size(graph_.type(v)) / dtype_size(graph_.type(v).dtype));
+    return counts;
   }
 
   void run_segment(size_t k, const StageStep& at) {

@@ -5,6 +5,21 @@
 #include "base/checksum.h"
 
 namespace partita::runtime {
+namespace {
+
+// Of the values in an operation's buffer alone: what lies between them is left over from earlier ones.
+uint64_t checksum_of(const CollectiveOp& op, std::span<const std::byte> bytes, uint64_t seed) {
+  if (op.elements.empty()) return checksum64(bytes, seed);
+  size_t at = 0;
+  for (const int64_t count : op.elements) {
+    const size_t size = static_cast<size_t>(count * dtype_size(op.dtype));
+    seed = checksum64(bytes.subspan(at, size), seed);
+    at += (size + 63) / 64 * 64;
+  }
+  return seed;
+}
+
+}  // namespace
 
 absl::StatusOr<GroupId> RecordingCommunicator::create_group(const std::vector<int>& world_ranks) {
   absl::StatusOr<GroupId> id = inner_.create_group(world_ranks);
@@ -35,7 +50,7 @@ Ticket RecordingCommunicator::start(CollectiveOp op) {
     const void* in = b.input == nullptr && op.kind == CollectiveKind::kAllReduce ? b.output : b.input;
     if (in == nullptr || count == 0) continue;
     const std::span bytes(static_cast<const std::byte*>(in), static_cast<size_t>(count * element));
-    record.checksum = checksum64(bytes, record.checksum);
+    record.checksum = checksum_of(op, bytes, record.checksum);
   }
   if (op.kind == CollectiveKind::kSend) set_lane(record, op.group, op.to);
   Arrival arrival{{}, records_.size()};

@@ -95,6 +95,8 @@ struct CollectiveOp {
   const void* input = nullptr;
   void* output = nullptr;
   std::vector<CollectiveBuffers> more = {};  // beside the first
+  std::vector<int64_t> elements = {};        // of each of several values in the buffer of an all_reduce: they begin at
+                                             // multiples of 64 bytes, and what lies between them has no meaning
   int root = 0;                              // group rank
   int to = kNoPeer;                          // group rank
   int from = kNoPeer;                        // group rank

@@ -201,9 +201,9 @@ absl::Status Executor::bind_step(const Step& step, const ExecutionConfig& config
   return absl::OkStatus();
 }
 
-// Params: group; reduce: sum, max, min; ordered: 1 where a sum has one order on any ranks; broadcast: root (group
-// rank); send, recv: peer (peer_rank()); permute: shift (to rank + shift, from rank - shift, around the end unless wrap
-// is 0), or to and from, lists of one group rank per member, -1 for none.
+// Params: group; reduce: sum, max, min; ordered: 1 where a sum has one order on any ranks; elements: CollectiveOp's, of
+// an all_reduce; broadcast: root (group rank); send, recv: peer (peer_rank()); permute: shift (to rank + shift, from
+// rank - shift, around the end unless wrap is 0), or to and from, lists of one group rank per member, -1 for none.
 absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   const Group& group = groups_[static_cast<size_t>(int_param(step.params, "group", 0))];
   CollectiveOp& op = bound.collective;
@@ -228,6 +228,7 @@ absl::Status Executor::bind_collective(const Step& step, BoundStep& bound) {
   if (!reduces) return absl::InvalidArgumentError(cat("unknown reduction ", quote(reduce)));
   op.reduce = *reduces;
   op.in_order = int_param(step.params, "ordered", 0) != 0;
+  op.elements = ints_param(step.params, "elements", {});
 
   int64_t peer = int_param(step.params, "root", 0);
   if (step.params.count("peer")) {

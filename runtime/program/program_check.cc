@@ -66,6 +66,20 @@ absl::Status check_outbox(const Step& step) {
   return absl::OkStatus();
 }
 
+// Values side by side in the one operand of an all-reduce, each at the next multiple of 64 bytes.
+absl::Status check_elements(const Step& step) {
+  const std::vector<int64_t> elements = ints_param(step.params, "elements", {});
+  const int64_t bytes = operand_bytes(step.operands[0]), element = dtype_size(step.operands[0].dtype);
+  __int128 end = 0;
+  for (const int64_t n : elements) {
+    if (n < 0 || n > kMaxBytes) return wrong("a value of ", n, " elements");
+    end += (static_cast<__int128>(n) * element + 63) / 64 * 64;
+  }
+  if (step.name != "all_reduce" || step.inputs != 1 || end != bytes)
+    return wrong(elements.size(), " values in a ", step.name, " of ", bytes, " bytes");
+  return absl::OkStatus();
+}
+
 absl::Status check_collective(const Program& program, const Step& step) {
   if (std::find(kCollectives.begin(), kCollectives.end(), step.name) == kCollectives.end())
     return wrong("unknown collective ", quote(step.name));
@@ -86,6 +100,7 @@ absl::Status check_collective(const Program& program, const Step& step) {
       return wrong("a collective's operands differ in dtype");
   }
   if (step.operands.size() < 2) return absl::OkStatus();
+  if (step.params.count("elements") > 0) PARTITA_RETURN_IF_ERROR(check_elements(step));
   int64_t members = 1;
   for (int32_t axis : program.groups[static_cast<size_t>(group)].axes)
     members *= program.mesh[static_cast<size_t>(axis)].size;

@@ -231,6 +231,7 @@ TEST(Collective_SeveralOperands, AreOneBufferAndWaitLate) {
     EXPECT_EQ(std::get<int64_t>(steps[wait].params.at("of")), static_cast<int64_t>(start));
     ASSERT_EQ(steps[start].operands.size(), 2u);
     EXPECT_EQ(steps[start].operands[0].shape, (std::vector<int64_t>{(832 + 128 + 64) / 4}));
+    EXPECT_EQ(std::get<std::vector<int64_t>>(steps[start].params.at("elements")), (std::vector<int64_t>{200, 20, 1}));
     EXPECT_EQ(copies, separate_use ? 1u : 0u);
     EXPECT_EQ(p.groups.size(), 1u);
     Interpreter run(p);

@@ -144,5 +144,23 @@ TEST(RecordingCommunicator, MessagesHaveOneChecksumAtBothEnds) {
   EXPECT_NE(records[0][0].checksum, records[0][1].checksum);
 }
 
+TEST(RecordingCommunicator, WhatLiesBetweenTheValuesOfABuffer_DoesNotCount) {
+  on_ranks(2, [&](int, Communicator* communicator) {
+    RecordingCommunicator recorder(*communicator);
+    const auto checksum = [&](size_t changed) {
+      std::vector<float> buffer(32, 1);  // three values at 0 and two at 16
+      buffer[changed] = 2;
+      recorder.record(true);
+      EXPECT_TRUE(
+          recorder.run({.kind = CollectiveKind::kAllReduce, .count = 32, .output = buffer.data(), .elements = {3, 2}})
+              .ok());
+      return recorder.take().at(0).checksum;
+    };
+    const uint64_t left_over = checksum(31);
+    for (size_t k : {3, 15, 18}) EXPECT_EQ(checksum(k), left_over) << k;
+    for (size_t k : {0, 2, 16, 17}) EXPECT_NE(checksum(k), left_over) << k;
+  });
+}
+
 }  // namespace
 }  // namespace partita::runtime

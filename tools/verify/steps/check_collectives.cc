@@ -14,7 +14,7 @@ absl::Status StepChecker::start_collective(const Step& step) {
   const Claim& claim = claims_[step.id];
   if (claim.node < 0) return differs("it claims no node");
   const Node& node = g_.nodes[claim.node];
-  PARTITA_RETURN_IF_ERROR(check_collective(node, step, program_));
+  PARTITA_RETURN_IF_ERROR(check_collective(g_, node, step, program_));
   ++report_.collectives;
   if (node.attrs.has("in_flight")) return send(step, node);
   std::vector<Range> reads, writes;

@@ -97,7 +97,8 @@ absl::Status check_params(const Node& node, const runtime::Step& step, const std
   return differs("expected the parameters of its node, found more");
 }
 
-absl::Status check_collective(const Node& node, const runtime::Step& step, const runtime::Program& program) {
+absl::Status check_collective(const Graph& graph, const Node& node, const runtime::Step& step,
+                              const runtime::Program& program) {
   if (!node.op->communicates || step.name != node.op->name)
     return differs("expected ", node.op->name, ", found ", quote(step.name));
   auto at = step.params.find("group");
@@ -122,6 +123,11 @@ absl::Status check_collective(const Node& node, const runtime::Step& step, const
   expected["reduce"] = reduce;
   if (node.attrs.has("in_flight") && step.params.count("outbox") > 0) expected["outbox"] = step.params.at("outbox");
   if (runtime::adds_up_ranks(step) && step.params.count("ordered") > 0) expected["ordered"] = int64_t{1};
+  if (static_cast<size_t>(step.inputs) < node.inputs.size() && step.params.count("elements") > 0) {
+    std::vector<int64_t> elements;
+    for (ValueId v : node.inputs) elements.push_back(byte_size(graph.type(v)) / dtype_size(graph.type(v).dtype));
+    expected["elements"] = elements;
+  }
   for (const auto& [name, value] : step.params) {
     if (!expected.count(name)) return differs("expected no parameter ", quote(name), " of a ", step.name);
   }

@@ -20,7 +20,8 @@ bool has_channels_last(const runtime::Step& step);
 // reduction; the program's states, inputs and outputs from the graph's; the schedule from each segment once for each
 // micro-batch, or once; the reduce segment is either.
 absl::Status check_params(const Node& node, const runtime::Step& step, const std::string& epilogue);
-absl::Status check_collective(const Node& node, const runtime::Step& step, const runtime::Program& program);
+absl::Status check_collective(const Graph& graph, const Node& node, const runtime::Step& step,
+                              const runtime::Program& program);
 absl::Status check_interface(const Graph& graph, const runtime::Program& program);
 absl::Status check_schedule(const runtime::Program& program);
 
