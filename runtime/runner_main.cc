@@ -181,6 +181,7 @@ int finish(const absl::Status& status, Rank& rank) {
 
 int main(int argc, char** argv) {
   using namespace partita::runtime;
+  hold_save_signal();
   limit_spinning(argv);
   partita::exit_on_uncaught();
   prepare_onednn(chooses_onednn_instructions(read_environment()));

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <new>
 #include <stdexcept>
+#include <string_view>
 
 #include "CLI/CLI.hpp"
 #include "base/cat.h"
@@ -10,6 +11,7 @@
 #include "runtime/kernels/onednn.h"
 #include "runtime/launch/launch_environment.h"
 #include "runtime/launch/spinning.h"
+#include "runtime/launch/stop_signal.h"
 #include "tools/cli/command.h"
 #include "tools/cli/version.h"
 
@@ -22,10 +24,14 @@ std::string exit_codes_text() {
   return cat(text, kFirstRetryCode, " and above worth a retry.");
 }
 
+// Verbs that save a checkpoint on SIGUSR1.
+bool takes_steps(std::string_view verb) { return verb == "run" || verb == "train"; }
+
 }  // namespace
 }  // namespace partita
 
 int main(int argc, char** argv) {
+  if (argc > 1 && partita::takes_steps(argv[1])) partita::runtime::hold_save_signal();
   partita::runtime::limit_spinning(argv);
   partita::exit_on_uncaught();
   partita::runtime::prepare_onednn(partita::runtime::chooses_onednn_instructions(partita::runtime::read_environment()));

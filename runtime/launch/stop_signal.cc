@@ -27,6 +27,13 @@ sigset_t awaited() {
 
 }  // namespace
 
+void hold_save_signal() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
 StopSignal::StopSignal(std::function<void(int)> told) : told_(std::move(told)) {
   const sigset_t set = awaited();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -58,12 +65,13 @@ void StopSignal::wait() {
 StopSignal::~StopSignal() {
   done_ = true;
   waiter_.join();
-  const sigset_t set = awaited();
+  sigset_t set = awaited();
   // Whoever has heard of a wish to stop in another way may end before its own signal was taken: that one would end the
   // process by its default action, as if nobody had obeyed.
   const timespec at_once{0, 0};
   while (sigtimedwait(&set, nullptr, &at_once) > 0) {
   }
+  sigdelset(&set, SIGUSR1);
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 

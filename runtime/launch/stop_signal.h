@@ -7,6 +7,10 @@
 
 namespace partita::runtime {
 
+// Blocks SIGUSR1 in this thread and in those that it starts from now on, and so in programs that they start: one that
+// comes before there is a StopSignal waits for it, and where there never is one nothing happens. First thing in main().
+void hold_save_signal();
+
 class StopSignal {
  public:
   // Blocks the three in this thread and in those that it starts from now on; a thread of its own waits for them.
@@ -14,6 +18,7 @@ class StopSignal {
   // `told`: called in that thread for the first signal to stop, before the flag is set; it may end the process. Make
   // one before any other thread.
   explicit StopSignal(std::function<void(int signal)> told = nullptr);
+  // SIGUSR1 stays blocked: a run that is over has nothing to save, and is not to be killed for the wish.
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;

@@ -94,9 +94,12 @@ absl::StatusOr<pid_t> start_process(std::vector<std::string> command, std::vecto
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(static_cast<int>(ExitCode::kLost));  // it ended before the line above
-    sigset_t none;  // this process holds signals back; its children must not
-    sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    // This process holds signals back, and its children must not, but for the wish to save, which would end them until
+    // they listen.
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGUSR1);
+    ::sigprocmask(SIG_SETMASK, &held, nullptr);
     if (kept >= 0) ::fcntl(kept, F_SETFD, 0);
     if (aside) step_aside();
     ::execve(arguments[0], arguments.data(), variables.data());

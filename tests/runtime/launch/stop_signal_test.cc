@@ -32,5 +32,19 @@ TEST(StopSignal, OneThatComesAtTheEnd_DoesNotEndTheProcess) {
   EXPECT_EXIT(run(), testing::ExitedWithCode(7), "");
 }
 
+TEST(StopSignal, WishToSave_WaitsUntilSomebodyListens_AndEndsNobodyAfterwards) {
+  const auto run = [] {
+    hold_save_signal();
+    ::kill(::getpid(), SIGUSR1);
+    {
+      StopSignal signals;
+      while (!*signals.save()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ::kill(::getpid(), SIGUSR1);
+    std::exit(7);
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(7), "");
+}
+
 }  // namespace
 }  // namespace partita::runtime

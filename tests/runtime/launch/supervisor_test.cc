@@ -38,5 +38,20 @@ TEST(Supervisor, RanksThatLeftAsTheyWereTold_AreNoLostOnes) {
   EXPECT_THAT(std::string(end.message()), testing::HasSubstr("was told to stop by signal 15"));
 }
 
+// A rank that is told to save before it listens.
+TEST(Supervisor, DISABLED_StartingRank) { ::raise(SIGUSR1); }
+
+TEST(Supervisor, RankThatIsToldToSaveWhileItStarts_IsNotEndedByIt) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const absl::Status end = run_job({.command = {self, "--gtest_also_run_disabled_tests", "--gtest_brief=1",
+                                                "--gtest_filter=Supervisor.DISABLED_StartingRank"},
+                                    .ranks = 2,
+                                    .restarts = {},
+                                    .records = "",
+                                    .resume = {},
+                                    .stop = nullptr});
+  EXPECT_TRUE(end.ok()) << end;
+}
+
 }  // namespace
 }  // namespace partita::runtime
