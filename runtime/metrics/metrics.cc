@@ -5,9 +5,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/mapped_file.h"
@@ -55,18 +58,35 @@ std::string number_text(double value) {
              : fmt::format("{}", value);
 }
 
+// Where a file was cut off in the middle of a line, as on a full disk, what there is of that line goes: its step is
+// taken again. Returns the first line without its end.
+absl::StatusOr<std::string> repair(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return "";
+  PARTITA_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
+  const std::string_view text = file.text();
+  const size_t whole = text.rfind('\n') + 1;  // 0 where there is none
+  std::string first(text.substr(0, whole > 0 ? text.find('\n') : 0));
+  if (whole < text.size() && ::truncate(path.c_str(), static_cast<off_t>(whole)) != 0)
+    return file_error("write metrics to", path, errno);
+  return first;
+}
+
 // A text file that grows by whole lines.
 class LineFile {
  public:
   static absl::StatusOr<LineFile> open(const std::string& path, bool append) {
+    std::string first;
+    if (append) {
+      PARTITA_ASSIGN_OR_RETURN(first, repair(path));
+    }
     std::FILE* file = std::fopen(path.c_str(), append ? "ae" : "we");
     if (file == nullptr) return file_error("write metrics to", path, errno);
-    return LineFile(path, file);
+    return LineFile(path, file, std::move(first));
   }
-  bool empty() const {
-    struct stat info;
-    return ::fstat(::fileno(file_.get()), &info) != 0 || info.st_size == 0;
-  }
+  const std::string& path() const { return path_; }
+  // That it had when it was opened.
+  const std::string& first_line() const { return first_line_; }
   absl::Status write(const std::string& line) {
     if (std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() && std::fflush(file_.get()) == 0)
       return absl::OkStatus();
@@ -77,27 +97,58 @@ class LineFile {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  LineFile(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
-  std::string path_;
+  LineFile(std::string path, std::FILE* file, std::string first_line)
+      : path_(std::move(path)), first_line_(std::move(first_line)), file_(file) {}
+  std::string path_, first_line_;
   std::unique_ptr<std::FILE, Close> file_;
 };
 
 class CsvSink : public MetricsSink {
  public:
-  explicit CsvSink(LineFile file) : file_(std::move(file)), header_due_(file_.empty()) {}
+  explicit CsvSink(LineFile file) : file_(std::move(file)), header_(file_.first_line()) {}
   absl::Status write(const StepMetrics& metrics) override {
-    std::string names, line;
-    for (const auto& [name, value] : all_values(metrics)) {
-      append(names, names.empty() ? "" : ",", name);
-      append(line, line.empty() ? "" : ",", value ? number_text(*value) : "");
+    auto values = all_values(metrics);
+    const std::string names = absl::StrJoin(values, ",", [](std::string* out, const auto& v) { *out += v.first; });
+    if (header_.empty()) {
+      header_ = names;
+      PARTITA_RETURN_IF_ERROR(file_.write(names + "\n"));
     }
-    if (std::exchange(header_due_, false)) PARTITA_RETURN_IF_ERROR(file_.write(names + "\n"));
-    return file_.write(line + "\n");
+    if (names != header_) PARTITA_RETURN_IF_ERROR(put_in_order(values));
+    return file_.write(cat(absl::StrJoin(values, ",",
+                                         [](std::string* out, const auto& v) {
+                                           if (v.second) *out += number_text(*v.second);
+                                         }),
+                           "\n"));
   }
 
  private:
+  // That of a file's own header, which another program may have begun.
+  absl::Status put_in_order(std::vector<std::pair<std::string, std::optional<double>>>& values) const {
+    std::map<std::string, std::optional<double>> others(values.begin(), values.end());
+    values.clear();
+    std::vector<std::string> missing, more;
+    const std::vector<std::string> columns = absl::StrSplit(header_, ',');
+    for (const std::string& name : columns) {
+      const auto at = others.find(name);
+      if (at == others.end()) {
+        missing.push_back(name);
+        continue;
+      }
+      values.emplace_back(*at);
+      others.erase(at);
+    }
+    for (const auto& [name, value] : others) more.push_back(name);
+    if (missing.empty() && more.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        cat("metrics file ", quote(file_.path(), 1000), " has other columns than this run's metrics: ",
+            missing.empty() ? "" : cat(quote_list(missing), missing.size() == 1 ? " is" : " are", " in the file alone"),
+            missing.empty() || more.empty() ? "" : ", ",
+            more.empty() ? "" : cat(quote_list(more), more.size() == 1 ? " is" : " are", " in the run alone"),
+            "; go on with --metrics and the name of another file"));
+  }
+
   LineFile file_;
-  bool header_due_;
+  std::string header_;
 };
 
 class JsonLinesSink : public MetricsSink {

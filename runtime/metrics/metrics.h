@@ -73,9 +73,9 @@ std::unique_ptr<MetricsSink> make_console_sink(std::FILE* out, const ConsoleOpti
 // The line without its end: "step 12/100  loss 2.3026  lr 1e-3  …"
 std::string console_line(const StepMetrics& metrics, int64_t total_steps);
 
-// `append`: go on with an existing file (a resumed run) instead of replacing it.
+// `append`: go on with an existing file (a resumed run) instead of replacing it; a last line without its end goes.
 // CSV: a header line, then one line a step; the columns are those of the fixed list and the named ones, empty where
-// unset.
+// unset. InvalidArgument from write() where a file that is gone on with has others; their order is the file's.
 absl::StatusOr<std::unique_ptr<MetricsSink>> make_csv_sink(const std::string& path, bool append = false);
 // JSON lines: one object a step, flushed at once, always with step, loss and grad_norm; doubles in the fewest digits
 // that read back exactly; null for what is unset, NaN or infinite.

@@ -95,6 +95,39 @@ TEST(Csv, OneHeaderAlsoAfterResuming) {
   EXPECT_EQ(text[1], text[2]);
 }
 
+TEST(Csv, GoesOnByTheNamesOfTheFile) {
+  const TempFolder folder;
+  StepMetrics m = sample();
+  m.named = {{"accuracy", 0.5}, {"other", 0.25}};
+  ASSERT_TRUE((*make_csv_sink(folder / "m.csv"))->write(m).ok());
+  m.named = {{"other", 0.25}, {"accuracy", 0.5}};
+  ASSERT_TRUE((*make_csv_sink(folder / "m.csv", true))->write(m).ok());
+  m.named = {{"third", 1}, {"accuracy", 0.5}};
+  const absl::Status refused = (*make_csv_sink(folder / "m.csv", true))->write(m);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(
+      std::string(refused.message()),
+      testing::AllOf(HasSubstr("m.csv"), HasSubstr("'other' is in the file alone, 'third' is in the run alone")));
+  const std::vector<std::string> text = lines(TempFolder::read(folder / "m.csv"));
+  ASSERT_EQ(text.size(), 3u);
+  EXPECT_EQ(text[1], text[2]);
+}
+
+TEST(Metrics, TornLastLineGoes_WhereTheFileIsGoneOnWith) {
+  const TempFolder folder;
+  for (const char* name : {"m.jsonl", "m.csv"}) {
+    const std::string path = folder / name;
+    ASSERT_TRUE((*open_metrics_sink(path))->write(sample()).ok());
+    const std::string whole = TempFolder::read(path);
+    folder.write(name, whole + whole.substr(0, 20));
+    ASSERT_TRUE(open_metrics_sink(path, true).ok());
+    EXPECT_EQ(TempFolder::read(path), whole);
+    folder.write(name, whole.substr(0, 20));
+    ASSERT_TRUE((*open_metrics_sink(path, true))->write(sample()).ok());
+    EXPECT_EQ(TempFolder::read(path), whole);
+  }
+}
+
 TEST(Prometheus, FileHoldsTheLastStepAtClose) {
   const TempFolder folder;
   auto sink = make_prometheus_sink(folder / "m.prom", {{"run", "a \"b\"\n"}}, 1000);
