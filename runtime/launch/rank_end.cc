@@ -120,6 +120,7 @@ void end_process(const FlightRecorder& recorder, const absl::Status& why) {
 absl::StatusOr<std::FILE*> log_output(const std::string& folder, int rank) {
   std::error_code ec;
   std::filesystem::create_directories(folder, ec);
+  if (ec) return file_error("create the folder", folder, ec.value());
   const std::string path = cat(folder, "/rank-", rank, ".log");
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) return file_error("write", path, errno);

@@ -63,8 +63,8 @@ Found find_record(const std::string& path) {
   return header->start != 0 ? Found::kMet : Found::kNeverMet;
 }
 
-// A start whose ranks never met says less than the one before it, which may lie there.
-void put_away(const std::string& path, Found found, FormerRecord former) {
+// A start whose ranks never met says less than the one before it, which may lie there. The error where it stays.
+std::error_code put_away(const std::string& path, Found found, FormerRecord former) {
   std::error_code ec;
   const std::filesystem::path from(path), folder = from.parent_path() / kFormerStart;
   if (former == FormerRecord::kIsKept && found == Found::kMet) {
@@ -72,6 +72,7 @@ void put_away(const std::string& path, Found found, FormerRecord former) {
     std::filesystem::rename(from, folder / from.filename(), ec);
   }
   std::filesystem::remove(from, ec);
+  return ec;
 }
 
 // What a signal handler can reach. Of ranks that are threads, a crash outside their own threads is the last one's.
@@ -132,8 +133,11 @@ absl::StatusOr<int> make_flight_file(const std::string& path, FormerRecord forme
     fd = ::memfd_create("flight record", MFD_CLOEXEC);
   } else {
     std::error_code ec;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ec);
-    put_away(path, found, former);
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    std::filesystem::create_directories(folder, ec);
+    if (ec) return file_error("create the folder", folder.string(), ec.value());
+    ec = put_away(path, found, former);
+    if (ec) return file_error("replace", path, ec.value());
     fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   }
   if (fd < 0) return file_error("create", path.empty() ? "a flight record" : path, errno);

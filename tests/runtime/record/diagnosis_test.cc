@@ -210,5 +210,12 @@ TEST(FlightRecord, KeepsTheLastEvents_AndIsGoneAfterACleanEnd) {
   EXPECT_FALSE(FlightReader::open(path).ok());
 }
 
+TEST(FlightRecord, FolderThatCannotBeMade_IsNamed) {
+  const TempFolder folder;
+  const std::string file = folder.write("file", "");
+  const auto recorder = FlightRecorder::create(flight_file(file + "/flight", 0), 0, 1);
+  EXPECT_EQ(recorder.status().message(), "cannot create the folder '" + file + "/flight': Not a directory");
+}
+
 }  // namespace
 }  // namespace partita::runtime
