@@ -13,6 +13,7 @@
 #include "runtime/audit/recording_communicator.h"
 #include "runtime/bind/bind_rank.h"
 #include "runtime/checkpoint/state_files.h"
+#include "runtime/communicate/lost_ranks.h"
 #include "runtime/communicate/measured_communicator.h"
 #include "runtime/execute/team_size.h"
 #include "runtime/launch/last_start.h"
@@ -97,7 +98,7 @@ absl::Status train_watched(std::shared_ptr<const LoadedProgram> loaded, Communic
   // the last message.
   const bool agreed = status.ok() || exit_code_of(status) == ExitCode::kDiverged || absl::IsCancelled(status);
   if (!agreed && communicator != nullptr)
-    communicator->abort(cat("rank ", communicator->rank(), ": ", status.message()));
+    communicator->abort(with_code(cat("rank ", communicator->rank(), ": ", status.message()), end_code(status)));
   watch.leave();
   return status;
 }

@@ -20,6 +20,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "runtime/communicate/collective_algorithms.h"
+#include "runtime/communicate/lost_ranks.h"
 #include "runtime/record/flight_recorder.h"
 
 namespace partita::runtime {
@@ -209,7 +210,8 @@ void TransportCommunicator::run(TransportFactory factory) {
   if (served.ok()) {
     transport->close();
   } else {
-    transport->abort(cat("rank ", rank_, " gave up: ", std::string(served.message()).substr(0, kMaxReasonBytes)));
+    const std::string reason(served.message().substr(0, kMaxReasonBytes));
+    transport->abort(with_code(cat("rank ", rank_, " gave up: ", reason), end_code(served)));
   }
   current_.reset();
   background_.clear();
@@ -276,7 +278,7 @@ absl::Status TransportCommunicator::execute(Ticket ticket) {
 absl::Status TransportCommunicator::tick() {
   {
     std::lock_guard lock(mutex_);
-    if (!abort_reason_.empty()) return absl::UnavailableError(cat("the run was aborted: ", abort_reason_));
+    if (!abort_reason_.empty()) return gave_up_error(cat("the run was aborted: ", abort_reason_));
     if (leaving_ && !unfinished_.empty()) {
       return absl::UnavailableError(cat("it left before ", describe(unfinished_.begin()->second), " was finished"));
     }

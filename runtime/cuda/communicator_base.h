@@ -6,6 +6,7 @@
 
 #include "base/cat.h"
 #include "runtime/communicate/collective.h"
+#include "runtime/communicate/lost_ranks.h"
 #include "runtime/cuda/cuda_device.h"
 
 namespace partita::runtime {
@@ -19,7 +20,7 @@ class DeviceCommunicator : public Communicator {
   std::chrono::milliseconds timeout() const override { return control_.timeout(); }
   void set_timeout(std::chrono::milliseconds timeout) override { control_.set_timeout(timeout); }
   void abort(std::string_view reason) override {
-    fail(absl::UnavailableError(std::string(reason)));
+    fail(gave_up_error(reason));
     control_.abort(reason);
   }
   absl::Status failure() const override {

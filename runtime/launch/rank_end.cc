@@ -58,7 +58,7 @@ int tell_end_once(const absl::Status& status, const LaunchEnvironment& launch, R
     append(text, "\npartita: root cause: ", ended ? lost->text : seen ? d.root_text() : lost ? lost->text : message);
   }
   say(console, text);
-  return exit_code(status);
+  return end_code(status);  // a launcher may look at this one alone
 }
 
 }  // namespace

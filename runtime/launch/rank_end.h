@@ -22,7 +22,7 @@ void record_stop(RankWatch& watch);
 
 // Of a rank that is a process: says on `console` why it ended. Its own failure with where it was; that it followed
 // another's, and, from one rank of those that may still speak, the root cause. A supervisor of ours says both itself.
-// Writes torchrun's error file. The exit code.
+// Writes torchrun's error file. The exit code; of a follower under another's launcher, that of the rank it followed.
 int tell_end(const absl::Status& status, const LaunchEnvironment& launch, RankWatch& watch, std::FILE* console);
 
 // Of ranks that are threads: says on stderr who followed whom where a rank was lost or hung; the status then names the

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "runtime/communicate/lost_ranks.h"
 #include "runtime/communicate/transport.h"
 
 namespace partita::runtime {
@@ -183,8 +184,7 @@ void MpiTransport::test_abort() {
   if (!flag || !failure_.ok()) return;
   int length = 0;
   MPI_Get_count(&status, MPI_CHAR, &length);
-  failure_ = absl::UnavailableError(
-      printable(std::string_view(abort_text_.data(), static_cast<size_t>(std::clamp<int>(length, 0, kMaxAbortBytes)))));
+  failure_ = gave_up_error({abort_text_.data(), static_cast<size_t>(std::clamp<int>(length, 0, kMaxAbortBytes))});
   aborted_ = true;  // everybody has been told
 }
 

@@ -294,7 +294,7 @@ void TcpTransport::hear(int rank, Word word, std::string_view text) {
   if (rank_ == 0 && !told_) tell_others(rank, word, text);
   told_ = true;
   const std::string said = printable(text);
-  fail(word == Word::kLost ? lost_error(said, {said, true}) : absl::UnavailableError(said));
+  fail(word == Word::kLost ? lost_error(said, {said, true}) : gave_up_error(text));
 }
 
 void TcpTransport::lose_control(int rank) {

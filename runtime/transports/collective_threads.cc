@@ -10,6 +10,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "runtime/communicate/lost_ranks.h"
 #include "runtime/communicate/transport.h"
 #include "runtime/communicate/transport_communicator.h"
 
@@ -70,7 +71,7 @@ class ThreadWorld::Seat final : public Transport {
   void abort(std::string_view reason) override {
     std::unique_lock lock(shared_->mutex);
     for (int peer = 0; peer < size(); ++peer) {
-      if (peer != rank_) shared_->fail(peer, absl::UnavailableError(printable(reason)));
+      if (peer != rank_) shared_->fail(peer, gave_up_error(reason));
     }
     leave(lock);
   }

@@ -9,6 +9,7 @@
 
 #include "base/float16.h"
 #include "runtime/communicate/collective_check.h"
+#include "runtime/communicate/lost_ranks.h"
 #include "runtime/communicate/reduce_kernels.h"
 #include "runtime/communicate/transport.h"
 #include "runtime/communicate/transport_communicator.h"
@@ -288,6 +289,19 @@ TEST(Collective, Abort_ReachesEverybodyWithItsReason) {
     EXPECT_TRUE(absl::IsUnavailable(status));
     EXPECT_THAT(std::string(status.message()), HasSubstr("the loss is not a number"));
   }
+}
+
+TEST(Collective, Abort_CarriesWhatTheRankEndsWith) {
+  const auto results = run_ranks(3, milliseconds(60000), [](Communicator& c) -> absl::Status {
+    if (c.rank() == 1) c.abort(with_code("no such file", 2));
+    return c.run({.label = "late"});
+  });
+  for (const absl::Status& status : results) {
+    EXPECT_TRUE(absl::IsUnavailable(status));
+    EXPECT_THAT(std::string(status.message()), testing::EndsWith("no such file"));
+    EXPECT_EQ(end_code(status), 2);
+  }
+  EXPECT_EQ(end_code(gave_up_error(with_code("its watch waited too long", 129))), 129);
 }
 
 TEST(Collective, Mismatch_IsAnErrorNotAHang) {
