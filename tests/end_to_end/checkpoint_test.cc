@@ -263,6 +263,26 @@ TEST_F(CheckpointCommand, ExportsAndImports) {
   EXPECT_EQ(run_command(run(bundle, "e", 4) + " --resume " + (out_ / "half")).code, 0);
 }
 
+// Of a damaged one nothing is written: the weights are sound here, and the optimizer's states, which come last, are
+// not.
+TEST_F(CheckpointCommand, DamagedOne_LeavesNothingBehind) {
+  const std::string bundle = compile("bundle", ""), folder = out_ / "checkpoints";
+  ASSERT_EQ(run_command(run(bundle, "a", 1) + " --checkpoint " + folder).code, 0);
+  const std::string states = folder + "/step-000000000001/states.safetensors";
+  std::fstream file(states, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-300, std::ios::end).write("damaged!", 8);
+  file.close();
+  const std::string verb = partita_program() + " checkpoint ";
+  EXPECT_EQ(run_command(verb + "convert " + folder + " -o " + (out_ / "one")).code, 2);
+  EXPECT_TRUE(fs::is_empty(out_ / "one"));
+  EXPECT_EQ(run_command(verb + "export " + folder + " -o " + (out_ / "weights.safetensors")).code, 0);
+  EXPECT_EQ(run_command(verb + "export " + folder + " -o " + (out_ / "e.safetensors") + " --optimizer " +
+                        (out_ / "eo.safetensors"))
+                .code,
+            2);
+  EXPECT_FALSE(fs::exists(out_ / "e.safetensors") || fs::exists(out_ / "eo.safetensors"));
+}
+
 // As save_pretrained(max_shard_size=…) leaves them: two files in bf16 and an index, names with the base model's prefix.
 TEST_F(CheckpointCommand, StartsFromAFolderOfShards_AndWritesOne) {
   const std::string bundle = compile("bundle", "--ranks 2 --pin tensor=2"), folder = out_ / "checkpoints";

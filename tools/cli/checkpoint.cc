@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 
 #include "base/atomic_file.h"
 #include "base/box.h"
@@ -104,6 +105,15 @@ absl::Status inspect(const std::string& path, bool json, bool verify) {
   return absl::OkStatus();
 }
 
+// A folder that goes, with what is in it, unless it was renamed.
+struct Unfinished {
+  std::string path;
+  ~Unfinished() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+};
+
 // One file of whole tensors from any layout; float parameters in another dtype where asked.
 absl::Status convert(const std::string& from, const std::string& to, const std::string& dtype_text) {
   PARTITA_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(from));
@@ -116,6 +126,7 @@ absl::Status convert(const std::string& from, const std::string& to, const std::
                     final = cat(to, "/", runtime::checkpoint_name(m.step));
   if (std::filesystem::exists(final, error))
     return absl::FailedPreconditionError(cat(quote(final, 1000), " is there already"));
+  const Unfinished unfinished{partial};
   std::filesystem::create_directories(partial, error);
   if (error) return absl::InvalidArgumentError(cat("cannot create ", quote(partial, 1000), ": ", error.message()));
   std::vector<TensorInfo> infos;
@@ -187,8 +198,10 @@ absl::StatusOr<std::vector<Exported>> as_example(const CheckpointReader& reader,
   return out;
 }
 
-absl::Status write_exported(const CheckpointReader& reader, std::span<const Exported> list,
-                            const ModuleWeights* example, const std::string& output, bool ema) {
+// All of the file, which takes its name when it is finished.
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> written(const CheckpointReader& reader,
+                                                           std::span<const Exported> list, const ModuleWeights* example,
+                                                           const std::string& output, bool ema) {
   std::vector<std::string> changed;
   std::vector<TensorInfo> infos;
   for (const Exported& e : list) infos.push_back(e.info);
@@ -216,6 +229,12 @@ absl::Status write_exported(const CheckpointReader& reader, std::span<const Expo
   if (!changed.empty())
     std::fprintf(stderr, "note: frozen, other than in %s, and written as rounded to 16 bits for training: %s\n",
                  example->path().c_str(), quote_list(changed).c_str());
+  return file;
+}
+
+absl::Status write_exported(const CheckpointReader& reader, std::span<const Exported> list,
+                            const ModuleWeights* example, const std::string& output, bool ema) {
+  PARTITA_ASSIGN_OR_RETURN(const auto file, written(reader, list, example, output, ema));
   return file->finish();
 }
 
@@ -273,7 +292,8 @@ absl::Status export_folder(const CheckpointReader& reader, const ExportFlags& fl
   return absl::OkStatus();
 }
 
-absl::Status export_optimizer(const CheckpointReader& reader, const ExportFlags& flags) {
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> written_optimizer(const CheckpointReader& reader,
+                                                                     const ExportFlags& flags) {
   std::vector<Exported> list;
   for (const CheckpointTensor& t : reader.manifest().tensors) {
     if (t.kind == StateKind::kOptimizer)
@@ -281,7 +301,7 @@ absl::Status export_optimizer(const CheckpointReader& reader, const ExportFlags&
           {{flags.renaming(runtime::module_name(t.name, t.kind, t.parameter)), t.dtype, t.shape}, &t, nullptr});
     if (t.kind == StateKind::kStep) list.push_back({{"step", t.dtype, t.shape}, &t, nullptr});
   }
-  return write_exported(reader, list, nullptr, flags.optimizer, false);
+  return written(reader, list, nullptr, flags.optimizer, false);
 }
 
 absl::Status export_onnx(const CheckpointReader& reader, const ExportFlags& flags) {
@@ -320,6 +340,11 @@ absl::Status export_checkpoint(const ExportFlags& flags) {
   PARTITA_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(flags.checkpoint));
   if (flags.output.empty() == flags.folder.empty())
     return absl::InvalidArgumentError("say either -o NAME.safetensors, -o NAME.onnx, or --hf FOLDER");
+  // Before the weights take their name: where one of both cannot be written, neither is.
+  std::unique_ptr<SafetensorsWriter> optimizer;
+  if (!flags.optimizer.empty()) {
+    PARTITA_ASSIGN_OR_RETURN(optimizer, written_optimizer(reader, flags));
+  }
   if (!flags.folder.empty()) {
     PARTITA_RETURN_IF_ERROR(export_folder(reader, flags));
   } else if (flags.output.ends_with(".onnx")) {
@@ -330,7 +355,7 @@ absl::Status export_checkpoint(const ExportFlags& flags) {
     return absl::InvalidArgumentError(
         cat("--output ", quote(flags.output), ": expected a name ending in .safetensors or .onnx"));
   }
-  return flags.optimizer.empty() ? absl::OkStatus() : export_optimizer(reader, flags);
+  return optimizer == nullptr ? absl::OkStatus() : optimizer->finish();
 }
 
 }  // namespace
