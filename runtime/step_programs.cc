@@ -133,6 +133,15 @@ std::string StepPrograms::describe_lengths() const {
   return text;
 }
 
+int64_t StepPrograms::epoch_samples() const {
+  int64_t samples = 0;
+  for (const auto& input : inputs_) {
+    if (input->source().samples_per_epoch() == kUnlimited) return 0;
+    samples += input->source().samples_per_epoch();
+  }
+  return samples;
+}
+
 bool StepPrograms::holds(int64_t batch) const {
   const Place at = place(batch);
   return inputs_[at.length]->source().check_steps(at.batch, 1).ok();

@@ -76,6 +76,8 @@ class StepPrograms {
   int64_t tokens(int64_t step) const { return inputs_.back()->source().tokens_per_sample() * samples(step); }
   // " lengths 512 1024": a checkpoint's data are others where this differs.
   std::string describe_lengths() const;
+  // Of the data, once they are open; 0 where they have no end, as shards of which more are to come.
+  int64_t epoch_samples() const;
   // Whether the data have this batch.
   bool holds(int64_t batch) const;
   // The step at which the data have no whole batch left, where step `first` begins. InvalidArgument where they have no

@@ -106,7 +106,6 @@ class Trainer : public TrainingLoop {
  private:
   bool first_rank() const { return executor_.rank() == 0; }
   Auditor* auditor() const { return auditors_.empty() ? nullptr : auditors_[programs_.chosen()].get(); }
-  std::string data_text() const { return cat(describe_data(data_), programs_.describe_lengths()); }
 
   // First values or a checkpoint's, and the data from the first step on.
   absl::Status start() {
@@ -119,15 +118,17 @@ class Trainer : public TrainingLoop {
     PARTITA_RETURN_IF_ERROR(executor_.put_states());
     PARTITA_RETURN_IF_ERROR(open_evaluator());
     const CheckpointOptions& c = options_.checkpoint;
+    std::optional<CheckpointManifest> from;
     if (!c.folder.empty() || !c.resume.empty() || !c.init.empty() || !c.init_optimizer.empty()) {
       PARTITA_ASSIGN_OR_RETURN(checkpoints_, Checkpointer::open(c, executor_, communicator_, &watch_.recorder()));
-      PARTITA_ASSIGN_OR_RETURN(std::optional<CheckpointManifest> from, checkpoints_->resume());
+      PARTITA_ASSIGN_OR_RETURN(from, checkpoints_->resume());
       PARTITA_RETURN_IF_ERROR(executor_.put_states());
       if (from) resume(*from);
       for (const SkippedSamples& s : options_.skipped) order_.skip(s);
       if (c.folder.empty()) checkpoints_.reset();
     }
     PARTITA_RETURN_IF_ERROR(open_inputs());
+    if (from && first_rank()) warn_of_changes(*from, head_of(first_));
     taken_ = first_;
     if (options_.divergence.rolls_back()) PARTITA_RETURN_IF_ERROR(prepare_rollback());
     if (first_rank() && first_ > 0 && first_ >= steps_)
@@ -215,8 +216,6 @@ class Trainer : public TrainingLoop {
     if (evaluator_ != nullptr)
       evaluator_->restore(number("best_evaluation_loss"),
                           static_cast<int64_t>(number("evaluations_without_gain").value_or(0)));
-    if (first_rank())
-      warn_of_changes(from, data_text(), options_.seed, programs_.samples(std::max<int64_t>(0, from.step - 1)));
   }
 
   // What ranks tell each other along with a step.
@@ -425,7 +424,8 @@ class Trainer : public TrainingLoop {
     head.losses = divergence_watch_.losses();
     head.samples_per_step = programs_.samples(std::max<int64_t>(0, taken - 1));
     head.seed = options_.seed;
-    head.data = data_text();
+    head.data = cat(describe_data(data_), programs_.describe_lengths());
+    head.epoch_samples = programs_.epoch_samples();
     const std::optional<double> loss = scalar_output(programs_.running(), "loss");
     if (loss && std::isfinite(*loss) && taken > first_) head.metrics["loss"] = *loss;
     if (evaluation_loss_ && std::isfinite(*evaluation_loss_)) head.metrics["evaluation_loss"] = *evaluation_loss_;

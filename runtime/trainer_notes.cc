@@ -38,13 +38,16 @@ std::string origin_note(int64_t first_step, const CheckpointOptions& options) {
   return options.init.empty() ? "" : cat("; first values from ", quote(options.init, 1000));
 }
 
-void warn_of_changes(const CheckpointManifest& from, const std::string& data, uint64_t seed, int64_t samples) {
-  const auto warn = [](const char* what) {
-    std::fprintf(stderr, "warning: %s than in the run that wrote the checkpoint; results will differ\n", what);
+void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& now) {
+  const auto warn = [](const std::string& what) {
+    std::fprintf(stderr, "warning: %s than in the run that wrote the checkpoint; results will differ\n", what.c_str());
   };
-  if (from.data != data) warn("the data or their order are others");
-  if (from.seed != seed) warn("the seed is another");
-  if (from.samples_per_step != samples) warn("the global batch is another");
+  const auto differ = [](int64_t a, int64_t b) { return a > 0 && b > 0 && a != b; };
+  if (from.data != now.data) warn("the data or their order are others");
+  if (differ(from.epoch_samples, now.epoch_samples))
+    warn(cat("the data hold another number of samples (", now.epoch_samples, ", not ", from.epoch_samples, ")"));
+  if (from.seed != now.seed) warn("the seed is another");
+  if (from.samples_per_step != now.samples_per_step) warn("the global batch is another");
 }
 
 void tell_early_stop(int64_t taken, int64_t evaluations, double best) {

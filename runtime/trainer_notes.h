@@ -18,8 +18,9 @@ std::string start_note(int64_t steps, int64_t samples, int64_t tokens, const std
 // Where the states of the first step came from; empty where they are a new model's.
 std::string origin_note(int64_t first_step, const CheckpointOptions& options);
 
-// Warns where the run that goes on has other data, another seed or batch than the one that wrote the checkpoint.
-void warn_of_changes(const CheckpointManifest& from, const std::string& data, uint64_t seed, int64_t samples);
+// Warns where the run that goes on, whose own checkpoint would begin with `now`, has other data, another seed or batch
+// than the one that wrote the checkpoint.
+void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& now);
 
 // That a run ends after a step, for so many evaluations in a row were not below the best.
 void tell_early_stop(int64_t taken, int64_t evaluations, double best);

@@ -20,6 +20,7 @@
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
+#include "runtime/trainer_notes.h"
 #include "tests/runtime/support/program_samples.h"
 #include "tests/support/temp_folder.h"
 
@@ -209,6 +210,17 @@ TEST_F(Runner, BadInput_EndsWithTwo) {
   EXPECT_THAT(TempFolder::read(out / "errors"), HasSubstr("manifest.json"));
   EXPECT_EQ(run(make_rank(place, 2) + " --quiet --data " + place.data() + quiet), 2);
   EXPECT_THAT(TempFolder::read(out / "errors"), HasSubstr("this bundle is for 2 ranks and 1 started"));
+}
+
+TEST(Changes, OtherNumberOfSamples_IsWarnedOf) {
+  const auto warned = [](int64_t before, int64_t now) {
+    testing::internal::CaptureStderr();
+    warn_of_changes({.epoch_samples = before}, {.epoch_samples = now});
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warned(40, 50), HasSubstr("the data hold another number of samples (50, not 40)"));
+  EXPECT_EQ(warned(40, 40), "");
+  EXPECT_EQ(warned(0, 50), "");  // an older checkpoint, or shards of which more were to come
 }
 
 }  // namespace
