@@ -129,6 +129,7 @@ class Trainer : public TrainingLoop {
     }
     PARTITA_RETURN_IF_ERROR(open_inputs());
     if (from && first_rank()) warn_of_changes(*from, head_of(first_));
+    if (evaluator_ != nullptr && evaluator_->wants_to_stop()) stop_early(first_);  // as the resumed run did
     taken_ = first_;
     if (options_.divergence.rolls_back()) PARTITA_RETURN_IF_ERROR(prepare_rollback());
     if (first_rank() && first_ > 0 && first_ >= steps_)

@@ -132,6 +132,10 @@ TEST_F(Evaluation, StopsEarly_AndKeepsTheBest) {
   EXPECT_EQ(lines.size(), 6u);
   EXPECT_NE(text_.find("early stop"), std::string::npos) << text_;
   EXPECT_EQ(runtime::list_checkpoints(folder).back(), 6);
+  lines = train("mlp", "{every: 2, data: {path: " + part("mlp", 0, 64) + "}}", 10,
+                "--patience 2 --min-gain 100 --checkpoint " + folder + " --resume");
+  EXPECT_TRUE(lines.empty());
+  EXPECT_EQ(runtime::list_checkpoints(folder).back(), 6);
   auto dev = train("mlp", "{every: 2, data: {path: " + part("mlp", 0, 64) + "}}", 10, "--fast-dev-run");
   EXPECT_EQ(dev.size(), 1u);
   EXPECT_FALSE(std::isnan(dev[0].evaluation));
