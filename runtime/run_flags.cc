@@ -168,9 +168,11 @@ void RunFlags::add(CLI::App& app) {
                  "(`partita verify --sign`)");
 }
 
-absl::Status take_data_flag(const std::string& flag, DataConfig& config) {
+namespace {
+
+// A path, or a path of raw ids and their type.
+absl::Status take_path(const std::string& flag, DataConfig& config) {
   config.path = flag;
-  config.sources.clear();
   const size_t colon = flag.rfind(':');
   std::error_code ignored;
   if (colon == flag.npos || colon == 0 || std::filesystem::exists(flag, ignored)) return absl::OkStatus();
@@ -183,6 +185,16 @@ absl::Status take_data_flag(const std::string& flag, DataConfig& config) {
   if (!is_integer(config.dtype))
     return absl::InvalidArgumentError(cat("--data ", quote(flag, 1000), ": ", quote(flag.substr(colon + 1)),
                                           " is no type of ids; expected uint8, uint16, int32, …"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status take_data_flag(const std::string& flag, DataConfig& config) {
+  config.sources.clear();
+  PARTITA_RETURN_IF_ERROR(take_path(flag, config));
+  // Synthetic samples have no file: the kind is that of the one that takes their place.
+  if (config.kind == DataKind::kSynthetic) config.kind = guess_data_kind(config.path);
   return absl::OkStatus();
 }
 

@@ -23,7 +23,8 @@ class BundleFiles;
 class SampleFeed;
 struct BundleTrust;
 
-// `--data`: a path, or a path of raw ids and their element type, "ids.bin:uint16". InvalidArgument for another type.
+// `--data`: a path, or a path of raw ids and their element type, "ids.bin:uint16", in place of the paths of `config` or
+// of synthetic samples. InvalidArgument for another type.
 absl::Status take_data_flag(const std::string& flag, DataConfig& config);
 
 struct RunFlags {

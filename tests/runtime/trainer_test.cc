@@ -212,6 +212,15 @@ TEST_F(Runner, BadInput_EndsWithTwo) {
   EXPECT_THAT(TempFolder::read(out / "errors"), HasSubstr("this bundle is for 2 ranks and 1 started"));
 }
 
+TEST(DataFlag, FileTakesThePlaceOfSyntheticSamples) {
+  DataConfig config{.kind = DataKind::kSynthetic};
+  ASSERT_TRUE(take_data_flag("absent.npz", config).ok());
+  EXPECT_EQ(config.kind, DataKind::kNpz);
+  config = {.kind = DataKind::kNpy};
+  ASSERT_TRUE(take_data_flag("absent.npz", config).ok());
+  EXPECT_EQ(config.kind, DataKind::kNpy);
+}
+
 TEST(Changes, OtherNumberOfSamples_IsWarnedOf) {
   const auto warned = [](int64_t before, int64_t now) {
     testing::internal::CaptureStderr();
