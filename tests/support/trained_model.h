@@ -69,8 +69,9 @@ inline Training train(const std::string& folder, size_t steps, const std::string
   return run;
 }
 
-// Elements whose gradient is a sum of float32 that is zero but for its rounding: AdamW makes a whole step of either sign
-// of it, and such elements are left out of both. (ViT has one of 2e-6 of its tensor's, with which processors differ.)
+// Elements whose gradient is a sum of float32 that is zero but for its rounding: AdamW makes a whole step of either
+// sign of it, and such elements are left out of both. (ViT has one of 2e-6 of its tensor's, with which processors
+// differ.)
 inline void leave_out_rounding(const std::vector<double>& gradient, std::vector<double>& found,
                                std::vector<double>& expected) {
   if (gradient.size() != found.size() || found.size() != expected.size()) return;
@@ -81,7 +82,8 @@ inline void leave_out_rounding(const std::vector<double>& gradient, std::vector<
     if (gradient[k] != 0 && std::abs(gradient[k]) < least) found[k] = expected[k] = 0;
 }
 
-// `slack`: times the limit. Sums in another order round otherwise. Of fewer steps than the reference has, losses and gradients are compared alone.
+// `slack`: times the limit. Sums in another order round otherwise. Of fewer steps than the reference has, losses and
+// gradients are compared alone.
 inline void expect_holds(const std::string& folder, const runtime::NpzFile& expected, const Training& run,
                          double slack = 1, size_t steps = std::numeric_limits<size_t>::max()) {
   using runtime::SafetensorsFile;

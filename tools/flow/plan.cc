@@ -66,10 +66,10 @@ absl::StatusOr<int64_t> global_batch(const Recipe& recipe, int64_t exported) {
   const std::optional<int64_t> micro = recipe.pin.micro_batch ? recipe.pin.micro_batch : batch.micro;
   if (micro && recipe.pin.axis("data"))
     return *micro * *batch.accumulation * *recipe.pin.axis("data") * recipe.pin.axis("expert").value_or(1);
-  return absl::InvalidArgumentError(cat(
-      "batch.accumulation: a step has micro x ", *batch.accumulation,
-      " samples of each data-parallel rank, and how many ranks that are is searched; expected batch.global (--set "
-      "batch.global=N), or batch.micro and a pinned data axis (--pin data=N)"));
+  return absl::InvalidArgumentError(
+      cat("batch.accumulation: a step has micro x ", *batch.accumulation,
+          " samples of each data-parallel rank, and how many ranks that are is searched; expected batch.global (--set "
+          "batch.global=N), or batch.micro and a pinned data axis (--pin data=N)"));
 }
 
 // Why one rank cannot compute a run of `samples` in parts; empty where it can. What formulas do not show, the compiler
@@ -284,8 +284,7 @@ absl::StatusOr<std::unique_ptr<Planning>> prepare_plan(const PlanRequest& r) {
   const bool emulated = p->recipe.precision == Precision::kFp8 && p->recipe.fp8.block != Fp8Recipe{}.block;
   p->problem.options.precision = emulated ? Precision::kBf16 : p->recipe.precision;
   p->problem.options.flash = p->recipe.attention != AttentionKernel::kMath;
-  PARTITA_ASSIGN_OR_RETURN(p->problem.global_batch,
-                           global_batch(p->recipe, static_cast<int64_t>(p->workload.samples)));
+  PARTITA_ASSIGN_OR_RETURN(p->problem.global_batch, global_batch(p->recipe, static_cast<int64_t>(p->workload.samples)));
   p->problem.accumulation = p->recipe.batch.accumulation;
   p->problem.clip = p->recipe.clip_grad_norm.has_value();
   p->problem.skips = p->recipe.run.skips();

@@ -381,11 +381,13 @@ CostModel::UpdateCost CostModel::update_cost(const Layout& l, const DeviceGroup&
   }
   out.times[kUpdated] = seconds(collectives.gather);
   // ZeRO-2 and 3 sum them with each micro-batch.
-  out.algorithm = collectives.reduce.empty() || l.zero >= 2
-                      ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * problem_.gradient_bytes()).algorithm
-                      : collective_time(g, collectives.reduce[0].collective, collectives.reduce[0].axis,
-                                        collectives.reduce[0].bytes)
-                            .algorithm;
+  out.algorithm =
+      collectives.reduce.empty() || l.zero >= 2
+          ? collective_time(g, CollectiveKind::kReduceScatter, shard_ranks(l), dense * problem_.gradient_bytes())
+                .algorithm
+          : collective_time(g, collectives.reduce[0].collective, collectives.reduce[0].axis,
+                            collectives.reduce[0].bytes)
+                .algorithm;
   if (l.hierarchical_group > 0) out.algorithm += " in levels";
   const double group_size = static_cast<double>(shard_ranks(l).size);
   double shard = l.zero >= 1 ? dense / group_size + expert / std::max(1.0, group_size / static_cast<double>(l.expert))

@@ -26,7 +26,7 @@ struct Problem {
   ComputeOptions options;
   int64_t global_batch = 1;
   std::optional<int64_t> accumulation;  // micro-batches of a replica and step, where the recipe says them
-  bool clip = false, skips = false;  // clip_grad_norm; run.on_nonfinite: skip
+  bool clip = false, skips = false;     // clip_grad_norm; run.on_nonfinite: skip
   Compression compress = Compression::kNone;
   std::optional<ReproducibleRecipe> reproducible;  // sums have a fixed order
   BatchNormGroup batch_statistics = BatchNormGroup::kGlobal;

@@ -2,10 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
-#include "CLI/CLI.hpp"
 #include "tools/manual/command_tree.h"
 #include "tools/manual/completions.h"
 #include "tools/manual/man_page.h"
