@@ -77,6 +77,24 @@ class _WithoutBfloat16:
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_an_optimizer_of_a_part_leaves_the_rest(images):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Tanh(), nn.Linear(8, 5))
+    trained, optimizer = copy.deepcopy(net), torch.optim.SGD(net[3].parameters(), lr=0.1, momentum=0.9)
+    batch = {name: values[:8] for name, values in images.items()}
+    program = partita.compile(partita.export(net, tuple(batch.values()), F.cross_entropy), partita.Recipe.from_torch(optimizer))
+    with program.session(threads=1) as session:
+        for _ in range(3):
+            session.step(list(batch.values()))
+    with pytest.warns(UserWarning, match="1.weight, 1.bias: frozen"):
+        program.load_into(trained)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(net(batch["x"]), batch["target"]).backward()
+        optimizer.step()
+    assert largest_difference(net, trained) < 1e-6
+
+
 def test_muon_beside_adamw_is_torchs(images, monkeypatch):
     monkeypatch.setattr(importlib.import_module("torch.optim._muon"), "torch", _WithoutBfloat16())
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)  # by which PyTorch 2.9 and 2.10 round

@@ -201,6 +201,25 @@ def test_a_buffer_that_is_written_and_not_read_stays_as_it_is(part, name):
         partita.export(nn.Sequential(nn.Linear(4, 4), part), (torch.randn(8, 2, 4), torch.randn(8, 2, 4)), F.mse_loss)
 
 
+class _Routed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.route, self.out = nn.Linear(4, 3), nn.Embedding(3, 2)
+
+    def forward(self, x):
+        return self.out(self.route(x).argmax(-1))
+
+
+def test_a_parameter_that_no_gradient_reaches_stays_as_it_is():
+    net, example = _Routed(), (torch.randn(8, 4), torch.randn(8, 2))
+    program = partita.compile(partita.export(net, example, F.mse_loss), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}))
+    program.train(dict(zip(program.inputs, example)), 1)
+    trained = copy.deepcopy(net)
+    with pytest.warns(UserWarning, match=r"route\.weight, route\.bias"):
+        program.load_into(trained)
+    assert torch.equal(net.route.weight, trained.route.weight) and not torch.equal(net.out.weight, trained.out.weight)
+
+
 class _Unknown(nn.Module):
     def __init__(self):
         super().__init__()

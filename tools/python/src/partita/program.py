@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +49,8 @@ def compile(
     """Compiles a model into a program for all ranks.
 
     `model`: what `export` returned, or an ONNX file or folder. `recipe`: how to train it; keys that the export found in
-    the module (its loss, frozen parameters, batch) need not be said again.
+    the module (its loss, frozen parameters, batch) need not be said again. Parameters that the optimizer of
+    `Recipe.from_torch` does not hold are frozen, as torch leaves them.
     The layout is one of: `cluster` (a cluster.yaml or its keys), for which the fastest is searched; `plan`, a plan.json
     that `partita plan` wrote; or `ranks`, with `like` ("zero3", "megatron:tp2") and `pin` ({"tensor": 2}) saying more. None: one rank.
     `also`: other numbers of ranks (or plan.json files of some) that the program can go on with: `train(ranks=…)`, or as many
@@ -58,6 +61,8 @@ def compile(
     folder, owner = _new_folder(path)
     asked = recipe if recipe is not None else Recipe()
     said = asked if isinstance(model, (str, Path)) else _joined(model.recipe, asked)
+    if not isinstance(model, (str, Path)) and (left := asked.left_out(model.trained)):
+        said = said.replaced(frozen=[*said.keys.get("frozen", []), *left])
     (folder / "train.yaml").write_text(said.text(), encoding="utf-8")
     source = Path(model) if isinstance(model, (str, Path)) else model.path
     layout: list[str | Path] = [f"--pin={key}={_yaml(value)}" for key, value in (pin or {}).items()]
@@ -91,7 +96,8 @@ class Program:
 
     def __init__(self, folder: str | Path, owner: tempfile.TemporaryDirectory[str] | None = None):
         """The program in a folder that `compile(path=…)` made."""
-        self.folder, self._owner = Path(folder), owner
+        self.folder, self._owner = Path(folder).absolute(), owner
+        self._last_run: Callable[[], Run | None] = lambda: None
         if not (self.bundle / "manifest.json").is_file():
             raise PartitaError(f"{self.folder}: no program of partita.compile's lies there")
         self._manifest: dict[str, Any] = json.loads((self.bundle / "manifest.json").read_text(encoding="utf-8"))
@@ -162,6 +168,9 @@ class Program:
         save_pretrained() wrote, a safetensors file of a module, or a checkpoint; each rank reads what it holds. `ranks`: as many,
         of those that `compile(also=…)` made plans for.
         """
+        run = self._last_run()
+        if run is not None and run.is_on:
+            raise PartitaError("a run of this program is on; wait() for it, or stop() it and wait()")
         first = self.steps_taken
         total = None if steps is None else first + steps
         command: list[str | Path] = [partita_program(), "run", self.bundle, *self._flags(threads, checkpoint_every, init)]
@@ -172,7 +181,9 @@ class Program:
         command += ["--ranks", str(ranks)] if ranks is not None else []
         metrics = self.folder / f"metrics-{first}.jsonl"
         metrics.unlink(missing_ok=True)
-        return Run([*command, "--metrics", metrics], metrics, steps, callbacks, progress, self._owner)
+        run = Run([*command, "--metrics", metrics], metrics, steps, callbacks, progress, self._owner)
+        self._last_run = weakref.ref(run)
+        return run
 
     def session(self, *, threads: int | None = None, checkpoint_every: int | None = None, init: str | Path | None = None) -> Session:
         """Training step by step in this process, with batches of one's own; all ranks as threads, or under torchrun or
@@ -199,7 +210,7 @@ class Program:
     def load_into(self, module: nn.Module, *, ema: bool = False) -> None:
         """Writes what was trained (`ema`: the averages) into the module: parameters, tied ones too, and buffers of batch norms. Strict.
 
-        Trainable parameters that the exported loss did not depend on stay as they are. Running variances become those of
+        Trainable parameters that no gradient of the exported loss reaches, and those that were frozen here, stay as they are. Running variances become those of
         the sample, as torch keeps them; ONNX's, and so a checkpoint's, are the population's.
         """
         from .torch.states import load_parameters, sample_variances
@@ -208,8 +219,13 @@ class Program:
         facts: dict[str, Any] = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {"unused": [], "variances": {}}
         checkpoint, parameters = self.checkpoint(), self.parameters(ema=ema)
         first = load_file(self.bundle / "initial.safetensors") if facts["variances"] else {}
-        sample_variances(parameters, first, facts["variances"], self._manifest["form"]["graph_batch"] // self._manifest["form"]["sample_groups"], checkpoint.step)
-        load_parameters(module, parameters, checkpoint.step, facts["unused"])
+        form = self._manifest["form"]
+        runs = checkpoint.step * max(1, self.samples_per_step // form["graph_batch"])  # each moves the statistics
+        sample_variances(parameters, first, facts["variances"], form["graph_batch"] // form["sample_groups"], runs)
+        idle = [name for name in facts.get("trained", []) if name not in parameters]
+        if idle:
+            warnings.warn(f"{', '.join(idle)}: frozen, or no gradient reaches it: it stays as it is", stacklevel=2)
+        load_parameters(module, parameters, runs, [*facts["unused"], *idle])
 
     def optimizer_state_into(self, optimizer: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
         """Writes moments and step counts into torch's optimizer, over the module's parameters."""
@@ -248,7 +264,9 @@ class Program:
             raise PartitaError(f"data: nothing for the input {unknown[0]!r}; found {', '.join(map(repr, data)) or 'nothing'}")
         path = self.folder / "data.npz"
         arrays: dict[str, Any] = {name: np.asarray(data[name]) for name in self.inputs}
-        np.savez(path, **arrays)
+        new = self.folder / "data.new.npz"  # a run of another process may still read the one that is there
+        np.savez(new, **arrays)
+        new.replace(path)
         return path
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,9 +52,20 @@ class Recipe:
         """
         from .torch.optimizers import recipe_keys
 
-        return cls(**recipe_keys(optimizer, scheduler, clip, autocast), **keys)
+        recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast), **keys)
+        optimizers = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
+        recipe._optimized = [weakref.ref(p) for o in optimizers for group in o.param_groups for p in group["params"]]
+        return recipe
 
     _file_text: str | None = None
+    _optimized: Sequence[weakref.ref[Any]] = ()  # torch's parameters that `from_torch` found in the optimizer
+
+    def left_out(self, parameters: Mapping[str, Any]) -> list[str]:
+        """Of a module's parameters by name, those that torch's optimizer leaves as they are: that it holds some others of them says
+        that it is about this module."""
+        held = {id(p) for p in (ref() for ref in self._optimized) if p is not None}
+        others = [name for name, p in parameters.items() if id(p) not in held]
+        return others if len(others) < len(parameters) else []
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -69,7 +81,9 @@ class Recipe:
         """Another recipe, in which these keys have these values."""
         if self._file_text is not None:
             raise PartitaError("a recipe that was read from a file is taken as it is; say its keys with Recipe(…) to change some")
-        return Recipe(**{**self._keys, **keys})
+        recipe = Recipe(**{**self._keys, **keys})
+        recipe._optimized = self._optimized
+        return recipe
 
     def text(self) -> str:
         """What train.yaml would say: JSON, which is YAML too."""

@@ -60,6 +60,11 @@ class Run:
             pass
         return self.history
 
+    @property
+    def is_on(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process.poll() is None
+
     def stop(self) -> None:
         """Ends the run after the step at hand; its checkpoint is written."""
         self._process.terminate()

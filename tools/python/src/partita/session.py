@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Session:
                  owner: tempfile.TemporaryDirectory[str] | None = None):  # fmt: skip
         self._handle = ctypes.c_void_p()  # first: __del__ looks at it
         self._library = _library()
+        self._lock = threading.Lock()
         self._owner = owner  # of the program's folder, where it is a temporary one: it stays while the ranks run
         self._names = list(inputs)
         self._specs = [(_DTYPES.get(dtype), (samples, *shape[1:]), dtype) for dtype, shape in inputs.values()]
@@ -56,6 +58,10 @@ class Session:
         are copied. Every process of a launcher's gives the same global batch, and its rank reads its own part; a rank that
         does not know the loss returns nan. An error of the program's ends the session, without a checkpoint.
         """
+        with self._lock:  # threads step one after the other
+            return self._step(batch)
+
+    def _step(self, batch: Mapping[str, Any] | Sequence[Any]) -> float:
         if not self._handle:
             raise PartitaError("the session is closed")
         held = [self._array(k, value) for k, value in enumerate(self._in_order(batch))]
@@ -84,7 +90,9 @@ class Session:
 
     def close(self) -> None:
         """Ends training, with a checkpoint."""
-        if self._handle:
+        with self._lock:
+            if not self._handle:
+                return
             self._last = self.metrics
             handle, self._handle = self._handle, ctypes.c_void_p()
             code = self._library.partita_session_close(handle, self._error, _ERROR_BYTES)

@@ -6,6 +6,7 @@ import inspect
 import logging
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,12 @@ class Exported:
     inputs: Sequence[str]  # names of what a step reads: the columns of the data
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the module, for the way back into it
     _owner: Any = field(default=None, repr=False)
+    _trained: Mapping[str, weakref.ref[torch.Tensor]] = field(default_factory=dict, repr=False)
+
+    @property
+    def trained(self) -> dict[str, torch.Tensor]:
+        """The module's own parameters that are trained, by name, as far as the module is still there."""
+        return {name: p for name, p in ((name, ref()) for name, ref in self._trained.items()) if p is not None}
 
 
 def export(
@@ -88,7 +95,9 @@ def export(
             keys["bind"] = bound
         for name in unused:
             warnings.warn(f"{name} is trainable, and the loss does not depend on it: it is not trained", stacklevel=2)
-        exported = Exported(folder / "model.onnx", Recipe(**keys), tuple(names), {"unused": unused, "variances": variances}, owner)
+        parameters = dict(module.named_parameters())
+        exported = Exported(folder / "model.onnx", Recipe(**keys), tuple(names), {"unused": unused, "variances": variances, "trained": trained}, owner,
+                            {name: weakref.ref(parameters[name]) for name in trained})  # fmt: skip
         if check:
             from .check import check_export
 

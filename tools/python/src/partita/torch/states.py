@@ -17,10 +17,10 @@ from ..errors import PartitaError
 __all__ = ["load_optimizer_states", "load_parameters", "sample_variances", "save_optimizer_states"]
 
 
-def load_parameters(module: nn.Module, trained: Mapping[str, np.ndarray], step: int, unused: Collection[str] = ()) -> None:
+def load_parameters(module: nn.Module, trained: Mapping[str, np.ndarray], runs: int, unused: Collection[str] = ()) -> None:
     """Writes tensors by name into parameters and buffers; nothing is written where one has no place.
 
-    `unused`: trainable parameters that need not have been trained.
+    `runs`: of the graph, each of which was a batch for batch norms. `unused`: trainable parameters that need not have been trained.
     """
     names = dict(module.named_parameters(remove_duplicate=False))
     places: dict[str, torch.Tensor] = {**names, **dict(module.named_buffers())}
@@ -37,19 +37,19 @@ def load_parameters(module: nn.Module, trained: Mapping[str, np.ndarray], step: 
             places[name].copy_(torch.from_numpy(value))
         for name, buffer in module.named_buffers():
             if name.endswith(".num_batches_tracked") and name.replace("num_batches_tracked", "running_mean") in trained:
-                buffer.fill_(step)
+                buffer.fill_(runs)
 
 
 def sample_variances(
-    tensors: dict[str, np.ndarray], first: Mapping[str, np.ndarray], variances: Mapping[str, Mapping[str, float]], samples: int, steps: int
+    tensors: dict[str, np.ndarray], first: Mapping[str, np.ndarray], variances: Mapping[str, Mapping[str, float]], samples: int, runs: int
 ) -> None:
-    """Running variances of the population as those of the sample, n / (n - 1) times what each step has added.
+    """Running variances of the population as those of the sample, n / (n - 1) times what each run has added.
 
-    `variances`: of each, the values of a sample and the share of the old value that a step keeps; `samples` of a run.
+    `variances`: of each, the values of a sample and the share of the old value that a run keeps; `samples` of a run, `runs` so far.
     """
     for name, about in variances.items():
         n = samples * about["values"]
-        kept = about["keeps"] ** steps * first[name]
+        kept = about["keeps"] ** runs * first[name]
         if n > 1:
             tensors[name] = (kept + (tensors[name] - kept) * (n / (n - 1))).astype(tensors[name].dtype)
 
