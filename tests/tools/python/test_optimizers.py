@@ -95,6 +95,33 @@ def test_an_optimizer_of_a_part_leaves_the_rest(images):
     assert largest_difference(net, trained) < 1e-6
 
 
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_sgd_goes_on_with_its_momentum_and_schedule(momentum):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    batches = [(torch.randn(8, 4), torch.randn(8, 3)) for _ in range(6)]
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=momentum)
+    scheduler = schedulers.StepLR(optimizer, 2, 0.5)
+
+    def train(part):
+        for x, y in part:
+            optimizer.zero_grad()
+            F.mse_loss(net(x), y).backward()
+            optimizer.step()
+            scheduler.step()
+
+    train(batches[:3])
+    trained = copy.deepcopy(net)
+    program = partita.compile(partita.export(net, batches[0], F.mse_loss), partita.Recipe.from_torch(optimizer, scheduler))
+    program.optimizer_state_from(optimizer, net)
+    with program.session(threads=1) as session:
+        for batch in batches[3:]:
+            session.step(batch)
+    program.load_into(trained)
+    train(batches[3:])
+    assert largest_difference(net, trained) < 1e-6
+
+
 def test_muon_beside_adamw_is_torchs(images, monkeypatch):
     monkeypatch.setattr(importlib.import_module("torch.optim._muon"), "torch", _WithoutBfloat16())
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)  # by which PyTorch 2.9 and 2.10 round

@@ -80,7 +80,7 @@ def compile(
     if ranks is not None:
         layout += ["--ranks", str(ranks)]
     if not isinstance(model, (str, Path)):
-        (folder / "module.json").write_text(json.dumps(model.facts), encoding="utf-8")
+        (folder / "module.json").write_text(json.dumps({**model.facts, "steps_taken": asked.steps_taken}), encoding="utf-8")
     run_partita("compile", source, "--train", folder / "train.yaml", "-o", folder / "bundle", *layout, *others,
                 *(["--keep-gradients"] if keep_gradients else []))
     return Program(folder, owner)
@@ -232,12 +232,17 @@ class Program:
         self.checkpoint().optimizer_state_into(optimizer, module)
 
     def optimizer_state_from(self, optimizer: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
-        """Begins training with the moments and step count of torch's optimizer; before the first step."""
+        """Begins training with the moments and step count of torch's optimizer; before the first step.
+
+        SGD and Muon count no steps: with them the count is that of the scheduler that `Recipe.from_torch` read.
+        """
         from .torch.states import save_optimizer_states
 
         if self.steps_taken:
             raise PartitaError("this program has been trained already; optimizer states are taken up before the first step")
-        save_optimizer_states(optimizer, module, self.folder / "optimizer.safetensors")
+        about = self.folder / "module.json"
+        steps = int(json.loads(about.read_text(encoding="utf-8")).get("steps_taken", 0)) if about.is_file() else 0
+        save_optimizer_states(optimizer, module, self.folder / "optimizer.safetensors", steps)
 
     @property
     def _checkpoints(self) -> Path:

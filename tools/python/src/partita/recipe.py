@@ -55,10 +55,17 @@ class Recipe:
         recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast), **keys)
         optimizers = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
         recipe._optimized = [weakref.ref(p) for o in optimizers for group in o.param_groups for p in group["params"]]
+        recipe._steps_taken = scheduler.last_epoch if scheduler is not None else 0
         return recipe
 
     _file_text: str | None = None
+    _steps_taken = 0  # of torch's scheduler, when `from_torch` read it
     _optimized: Sequence[weakref.ref[Any]] = ()  # torch's parameters that `from_torch` found in the optimizer
+
+    @property
+    def steps_taken(self) -> int:
+        """Of torch's scheduler, when `from_torch` read it: where a run goes on that takes up the optimizer's states."""
+        return self._steps_taken
 
     def left_out(self, parameters: Mapping[str, Any]) -> list[str]:
         """Of a module's parameters by name, those that torch's optimizer leaves as they are: that it holds some others of them says
@@ -82,7 +89,7 @@ class Recipe:
         if self._file_text is not None:
             raise PartitaError("a recipe that was read from a file is taken as it is; say its keys with Recipe(…) to change some")
         recipe = Recipe(**{**self._keys, **keys})
-        recipe._optimized = self._optimized
+        recipe._optimized, recipe._steps_taken = self._optimized, self._steps_taken
         return recipe
 
     def text(self) -> str:

@@ -81,8 +81,11 @@ def load_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn
                 state["step"] = int(states["step"]) if _is_of_bitsandbytes(owner) else torch.tensor(float(states["step"]))
 
 
-def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module, path: Path) -> None:
-    """Writes the states of an optimizer, or of several, under the names that `--init-optimizer` reads."""
+def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module, path: Path, steps_taken: int) -> None:
+    """Writes the states of an optimizer, or of several, under the names that `--init-optimizer` reads.
+
+    `steps_taken`: where the optimizer counts none; at least one, since the first of all makes a momentum of its gradient.
+    """
     tensors: dict[str, torch.Tensor] = {}
     steps: set[float] = set()
     for name, (owner, parameter) in _optimized(optimizer, module).items():
@@ -91,12 +94,11 @@ def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn
                 steps.add(float(value))
             elif isinstance(value, torch.Tensor) and not key.startswith("qmap"):
                 tensors[f"{name}.{key}"] = value.detach().cpu().contiguous().clone().reshape(_state_shape(parameter, key))
-    if not tensors:
+    if not tensors and not steps_taken:
         raise PartitaError("the optimizer has no states: it has taken no step, or keeps none")
     if len(steps) > 1:
         raise PartitaError(f"parameters of the optimizer have taken different numbers of steps: {sorted(steps)}")
-    if steps:
-        tensors["step"] = torch.tensor(steps.pop())
+    tensors["step"] = torch.tensor(steps.pop() if steps else float(max(1, steps_taken)))
     save_file(tensors, path)
 
 
