@@ -9,6 +9,8 @@ namespace {
 
 constexpr size_t kRefusals = 3;  // of layouts that divide work alike, before others are judged by them
 constexpr double kAnotherProgram = 32;
+// Below that it may be NCCL's communicators, which take tens of megabytes each however small the model is.
+constexpr double kLeastRoom = 1 << 28;
 
 // Whether each block keeps as much for backward on the device, or more. What is on its way to the host or back takes
 // room there as well.
@@ -64,7 +66,7 @@ void hold_program(Prediction& p, std::vector<double> bytes) {
 
 bool is_another_program(const Prediction& p, const std::vector<double>& bytes) {
   for (size_t s = 0; s < bytes.size(); ++s) {
-    if (bytes[s] > kAnotherProgram * std::max(p.room(s), counted(p, s))) return true;
+    if (bytes[s] > kAnotherProgram * std::max({p.room(s), counted(p, s), kLeastRoom})) return true;
   }
   return false;
 }
