@@ -218,7 +218,8 @@ TEST_F(Fp8, PlansAreFasterWhereADeviceMultipliesFp8) {
                                           "loss: {kind: output, output: loss}\noptimizer: {kind: adamw, lr: 0.001}\n"
                                           "batch: {global: 64}\nprecision: " +
                                               precision + "\n" + more);
-    const std::string cluster = out_.write("cluster.yaml", "nodes: 1\ndevices_per_node: 8\ndevice: " + device + "\n");
+    const std::string cluster = out_.write(
+        "cluster.yaml", "nodes: 1\ndevices_per_node: 8\nlinks: [{kind: nvlink4, group: 8}]\ndevice: " + device + "\n");
     Outcome done = run_command(partita_program() + " plan " + model + " --train " + recipe + " --cluster " + cluster +
                                " -o " + (out_ / "plan.json"));
     EXPECT_EQ(done.code, 0) << done.text;
