@@ -215,8 +215,7 @@ class Program:
         """
         from .torch.states import load_parameters, sample_variances
 
-        about = self.folder / "module.json"
-        facts: dict[str, Any] = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {"unused": [], "variances": {}}
+        facts = self._facts
         checkpoint, parameters = self.checkpoint(), self.parameters(ema=ema)
         first = load_file(self.bundle / "initial.safetensors") if facts["variances"] else {}
         form = self._manifest["form"]
@@ -240,9 +239,13 @@ class Program:
 
         if self.steps_taken:
             raise PartitaError("this program has been trained already; optimizer states are taken up before the first step")
+        save_optimizer_states(optimizer, module, self.folder / "optimizer.safetensors", int(self._facts.get("steps_taken", 0)))
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What the export found in the module, for the way back into it; little of a program of an ONNX file."""
         about = self.folder / "module.json"
-        steps = int(json.loads(about.read_text(encoding="utf-8")).get("steps_taken", 0)) if about.is_file() else 0
-        save_optimizer_states(optimizer, module, self.folder / "optimizer.safetensors", steps)
+        return json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {"unused": [], "variances": {}}
 
     @property
     def _checkpoints(self) -> Path:

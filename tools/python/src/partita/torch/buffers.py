@@ -27,11 +27,12 @@ def refuse_written_buffers(graph: Any, module: nn.Module) -> None:
     roots = {node: buffers[node.name] for node in graph.graph.nodes if node.op == "placeholder" and node.name in buffers}
     written: dict[str, Any] = {}
     _follow(graph.graph_module, roots, written)
+    read = _read(graph.graph, roots) if written else set()
     for name, place in written.items():
         owner = modules.get(name.rpartition(".")[0])
         if isinstance(owner, nn.modules.batchnorm._NormBase):
             continue
-        if name in _read(graph.graph, roots):
+        if name in read:
             raise PartitaError(
                 f"{place_in(place)}: forward writes the buffer {name!r}, on which the loss depends. Training here writes parameters and the statistics of "
                 "batch norms alone, and would go on with what the buffer is now. Put that part into eval() (the module in train()), take it away "
