@@ -76,7 +76,6 @@ class _WithoutBfloat16:
         return torch.float32 if name == "bfloat16" else getattr(torch, name)
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_an_optimizer_of_a_part_leaves_the_rest(images):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Tanh(), nn.Linear(8, 5))
@@ -93,6 +92,24 @@ def test_an_optimizer_of_a_part_leaves_the_rest(images):
         F.cross_entropy(net(batch["x"]), batch["target"]).backward()
         optimizer.step()
     assert largest_difference(net, trained) < 1e-6
+
+
+def test_groups_are_named_by_the_module():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    decayed, others = [p for p in module.parameters() if p.ndim > 1], [p for p in module.parameters() if p.ndim == 1]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}])
+    assert partita.Recipe.from_torch(optimizer, module=module).keys["optimizer"]["no_decay"] == ["0.bias", "1.bias"]
+    with pytest.raises(partita.PartitaError, match="group 1 has parameters that are none of the module's"):
+        partita.Recipe.from_torch(optimizer, module=module[1])
+    wrapped = nn.ModuleDict({"module": module})  # as DistributedDataParallel calls them
+    for named in (torch.optim.AdamW([{"params": [("module." + n, p) for n, p in module.named_parameters() if p.ndim == d], "weight_decay": 0.2 - 0.1 * d}
+                                     for d in (1, 2)]), optimizer):  # fmt: skip
+        recipe = partita.Recipe.from_torch(named, module=None if named is not optimizer else wrapped)
+        assert "module.1." in str(recipe.keys["optimizer"])
+        assert "module." not in str(recipe.called_as(dict(module.named_parameters())).keys["optimizer"])
+    different = torch.optim.Adam([{"params": decayed}, {"params": others, "decoupled_weight_decay": True}])
+    with pytest.raises(partita.PartitaError, match=r"groups of different kinds \(adam, adamw\)"):
+        partita.Recipe.from_torch(different, module=module)
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
@@ -122,6 +139,7 @@ def test_sgd_goes_on_with_its_momentum_and_schedule(momentum):
     assert largest_difference(net, trained) < 1e-6
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_muon_beside_adamw_is_torchs(images, monkeypatch):
     monkeypatch.setattr(importlib.import_module("torch.optim._muon"), "torch", _WithoutBfloat16())
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)  # by which PyTorch 2.9 and 2.10 round

@@ -103,11 +103,45 @@ def test_each_process_is_a_rank(mlp, points, tmp_path):
 
 def test_tensors_are_read_where_they_lie(mlp, points):
     torch = pytest.importorskip("torch", reason="torch is not installed (tools/python/test --torch)")
-    from partita.session import _numpy
+    from partita.session import as_array
 
     tensor = torch.from_numpy(points["x"])
-    assert np.shares_memory(_numpy(tensor), points["x"])
+    assert np.shares_memory(as_array(tensor), points["x"])
     run = partita.compile(mlp, partita.Recipe(**RECIPE)).train(points, 2)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*map(torch.from_numpy, points.values())), batch_size=8)
     with partita.compile(mlp, partita.Recipe(**RECIPE)).session() as session:
         assert [session.step(batch) for _, batch in zip(range(2), loader)] == [m.loss for m in run]
+
+
+def test_tensors_of_all_kinds_are_taken(mlp, points):
+    torch = pytest.importorskip("torch", reason="torch is not installed (tools/python/test --torch)")
+    x, target = torch.from_numpy(points["x"]).bfloat16(), torch.from_numpy(points["target"])
+    kinds = {"bf16": x, "requires_grad": x.float().requires_grad_(), "negative": torch.complex(x.float(), -x.float()).conj().imag}
+    assert kinds["negative"].is_neg()
+    losses = [m.loss for m in partita.compile(mlp, partita.Recipe(**RECIPE)).train({"x": x.float().numpy(), "target": points["target"]}, 2)]
+    for kind, of in kinds.items():
+        assert [m.loss for m in partita.compile(mlp, partita.Recipe(**RECIPE)).train({"x": of, "target": target}, 2)] == losses, kind
+        with partita.compile(mlp, partita.Recipe(**RECIPE)).session() as session:
+            assert [session.step({"x": of[8 * k : 8 * k + 8], "target": target[8 * k : 8 * k + 8]}) for k in range(2)] == losses, kind
+
+
+ENDING = """
+import os, sys, numpy, partita
+program = partita.compile(sys.argv[1], partita.Recipe(loss={"kind": "cross_entropy"}, batch={"global": 8}))
+print(program.folder, flush=True)
+data = dict(numpy.load(sys.argv[2]))
+session = program.session(threads=1)
+session.step({n: v[:8] for n, v in data.items()})
+if os.fork() == 0:
+    sys.exit(0)
+assert os.wait()[1] == 0
+session.step({n: v[8:16] for n, v in data.items()})
+print(program.steps_taken, program.folder.is_dir())
+"""
+
+
+def test_a_process_takes_its_own_folder_with_it(mlp, points, tmp_path):
+    np.savez(tmp_path / "data.npz", **points)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", ENDING, mlp, tmp_path / "data.npz"], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    folder, said = done.stdout.splitlines()
+    assert said == "0 True" and not os.path.exists(folder)

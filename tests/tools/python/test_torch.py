@@ -1,6 +1,7 @@
 """Modules of torch: exported, trained, and loaded again."""
 
 import copy
+import shutil
 import warnings
 
 import pytest
@@ -343,6 +344,50 @@ def test_padding_and_what_is_detached_have_no_gradient():
     partita.export(module, (ids, torch.tensor([1, 3, 0, 2])), F.cross_entropy)  # compares loss and gradients
 
 
+class _WithoutGradients(nn.Module):
+    """Parts without a gradient, and one that has one again within."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        with torch.no_grad():
+            gate, same = self.a(x).sigmoid(), x
+        h = self.a(x) * gate + same
+        with torch.no_grad():
+            scale = h.abs().max(dim=1, keepdim=True).values
+            with torch.enable_grad():
+                again = self.b(gate)
+            halves = again / 2
+        return self.out(h / scale + again + halves)
+
+
+def test_no_gradient_flows_through_no_grad():
+    torch.manual_seed(0)
+    partita.export(_WithoutGradients(), (torch.randn(4, 8), torch.tensor([1, 3, 0, 2])), F.cross_entropy)  # compares loss and gradients
+
+
+def test_volumes_and_adaptive_maxima():
+    torch.manual_seed(0)
+    layers = [nn.Conv3d(2, 4, 3, padding=1, groups=2, bias=False), nn.AdaptiveMaxPool3d((2, 1, 3)), nn.Flatten(2), nn.AdaptiveMaxPool1d(3), nn.Flatten()]
+    partita.export(nn.Sequential(*layers, nn.Linear(12, 4)), (torch.randn(4, 2, 4, 5, 6), torch.tensor([1, 3, 0, 2])), F.cross_entropy)
+
+
+class _Twins(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.out(self.norm(x) - self.norm(-x * x))
+
+
+def test_a_batch_norm_that_is_called_twice_is_refused():
+    with pytest.raises(partita.PartitaError, match="^norm: this batch norm is called more than once in a step"):
+        partita.export(_Twins(), (torch.randn(4, 8), torch.tensor([1, 3, 0, 2])), F.cross_entropy)
+
+
 class _Channels(nn.Module):
     """A batch norm whose rows are samples times channels."""
 
@@ -354,14 +399,21 @@ class _Channels(nn.Module):
         return self.out(self.norm(x.mean(-1).flatten(0, 1)).reshape(8, 24))
 
 
-def test_a_batch_norm_over_several_rows_a_sample(images):
+def test_a_batch_norm_over_several_rows_a_sample(images, tmp_path):
     torch.manual_seed(0)
     module = _Channels()
+    module.norm.num_batches_tracked += 5
     reference = copy.deepcopy(module)
     program = partita.compile(partita.export(module, first(images), F.cross_entropy), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}))
     program.train(images, 2)
     train_with_torch(reference, torch.optim.SGD(reference.parameters(), lr=0.1), images, F.cross_entropy, 2)
     program.load_into(module)
+    assert largest_difference(module, reference) < 1e-6
+    shutil.copytree(program.folder / "checkpoints", tmp_path / "checkpoints")
+    with pytest.warns(UserWarning, match="running variances are loaded as ONNX keeps them"):
+        partita.from_checkpoint(tmp_path / "checkpoints").load_into(module)
+    assert largest_difference(module, reference) > 1e-6
+    partita.from_checkpoint(program.folder / "checkpoints").load_into(module)
     assert largest_difference(module, reference) < 1e-6
 
 

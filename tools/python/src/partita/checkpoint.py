@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from .folders import TemporaryFolder
 from .programs import run_partita
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ __all__ = ["Checkpoint"]
 class Checkpoint:
     """A checkpoint in a folder that a run wrote; of a folder of checkpoints, the newest."""
 
-    def __init__(self, path: Path, owner: tempfile.TemporaryDirectory[str] | None = None):
+    def __init__(self, path: Path, owner: TemporaryFolder | None = None):
         self.path, self._owner = path, owner  # of a program in a temporary folder, which stays while this does
         self._about: dict[str, Any] = json.loads(run_partita("checkpoint", "inspect", path, "--no-verify", "--json"))
 
@@ -47,11 +49,24 @@ class Checkpoint:
         """Writes what was trained (`ema`: the averages) into the module: parameters, tied ones too, and buffers of batch norms.
 
         Strict: a trained tensor without a place in the module, a trainable parameter that was not trained, or a shape that
-        differs is a PartitaError, and the module stays as it was.
+        differs is a PartitaError, and the module stays as it was. Trainable parameters that no gradient of the exported loss
+        reaches, and those that were frozen, stay as they are.
+        Running variances become those of the sample, as torch keeps them; ONNX's, and so a checkpoint's, are the population's.
+        That needs the program: a checkpoint that lies elsewhere is loaded as it is, with a warning.
         """
-        from .torch.states import load_parameters
+        from .torch.states import load_parameters, sample_variances
 
-        load_parameters(module, self.parameters(ema=ema), self.step)
+        tensors, runs, facts = self.parameters(ema=ema), self.step, self._facts()
+        if facts:
+            runs *= facts["runs"]
+            sample_variances(tensors, facts["first"], facts["variances"], facts["samples"], runs)
+        elif any(name.endswith(".running_var") for name in tensors):
+            warnings.warn("running variances are loaded as ONNX keeps them, of the population: the program that they are of does not lie beside this "
+                          "checkpoint, which knows how many values a batch had", stacklevel=2)  # fmt: skip
+        idle = [name for name in facts.get("trained", []) if name not in tensors]
+        if idle:
+            warnings.warn(f"{', '.join(idle)}: frozen, or no gradient reaches it: it stays as it is", stacklevel=2)
+        load_parameters(module, tensors, runs, [*facts.get("unused", []), *idle], facts.get("variances", {}))
 
     def save_pretrained(self, folder: str | Path, like: str | Path, *, ema: bool = False) -> None:
         """A folder that from_pretrained() loads: shards, names, dtypes, config.json and tokenizer as in `like`, a folder that
@@ -63,6 +78,17 @@ class Checkpoint:
         from .torch.states import load_optimizer_states
 
         load_optimizer_states(optimizer, module, self.optimizer_states())
+
+    def _facts(self) -> dict[str, Any]:
+        """What an export found in the module, of the program in whose folder this lies, and how the program runs its graph; else nothing."""
+        folder = next((f for f in list(self.path.absolute().parents)[:2] if (f / "module.json").is_file()), None)
+        if folder is None:
+            return {}
+        facts = json.loads((folder / "module.json").read_text(encoding="utf-8"))
+        manifest = json.loads((folder / "bundle" / "manifest.json").read_text(encoding="utf-8"))
+        form, first = manifest["form"], load_file(folder / "bundle" / "initial.safetensors") if facts["variances"] else {}
+        runs = max(1, manifest["samples_per_step"] // form["graph_batch"])  # of a step: each moves the statistics
+        return {**facts, "first": first, "samples": form["graph_batch"] // form["sample_groups"], "runs": runs}
 
     def _export(self, optimizer: bool = False, ema: bool = False) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         with tempfile.TemporaryDirectory(prefix="partita-") as folder:

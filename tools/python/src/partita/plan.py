@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .folders import TemporaryFolder
 from .programs import run_partita
 
 __all__ = ["Alternative", "Plan"]
@@ -40,7 +41,7 @@ class Plan:
     price_per_hour: float | None = None  # dollars, of all devices
     why_not: Sequence[Alternative] = ()
     path: Path | None = field(default=None, repr=False)  # plan.json
-    owner: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)  # of a temporary folder where that lies
+    owner: TemporaryFolder | None = field(default=None, repr=False, compare=False)  # of a temporary folder where that lies
 
     def html(self) -> str:
         """The plan's report, a page by itself; a searched plan's alone."""
@@ -57,7 +58,7 @@ class Plan:
         return f'<iframe style="width:100%;height:640px;border:0" srcdoc="{html.escape(self.html(), quote=True)}"></iframe>'
 
 
-def plan_of(manifest: Mapping[str, Any], path: Path, owner: tempfile.TemporaryDirectory[str] | None = None) -> Plan:
+def plan_of(manifest: Mapping[str, Any], path: Path, owner: TemporaryFolder | None = None) -> Plan:
     """The plan of a bundle: of its manifest, and of plan.json at `path` where the layout was searched."""
     ranks, samples = int(manifest["ranks"]), int(manifest["samples_per_step"])
     if not path.is_file():

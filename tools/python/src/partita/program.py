@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from .checkpoint import Checkpoint
 from .errors import PartitaError
+from .folders import TemporaryFolder
 from .plan import Plan, plan_of
 from .programs import partita_program, run_partita
 from .recipe import Recipe
 from .run import Callback, Metrics, Run
-from .session import Session
+from .session import Session, as_array
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,6 +58,8 @@ def compile(
     """
     folder, owner = _new_folder(path)
     asked = recipe if recipe is not None else Recipe()
+    if not isinstance(model, (str, Path)):
+        asked = asked.called_as(model.trained)
     said = asked if isinstance(model, (str, Path)) else _joined(model.recipe, asked)
     if not isinstance(model, (str, Path)) and (left := asked.left_out(model.trained)):
         said = said.replaced(frozen=[*said.keys.get("frozen", []), *left])
@@ -94,7 +94,7 @@ def from_checkpoint(path: str | Path) -> Checkpoint:
 class Program:
     """A compiled program: a bundle, and the checkpoints of its training. Each training goes on where the last one ended."""
 
-    def __init__(self, folder: str | Path, owner: tempfile.TemporaryDirectory[str] | None = None):
+    def __init__(self, folder: str | Path, owner: TemporaryFolder | None = None):
         """The program in a folder that `compile(path=…)` made."""
         self.folder, self._owner = Path(folder).absolute(), owner
         self._last_run: Callable[[], Run | None] = lambda: None
@@ -158,7 +158,7 @@ class Program:
     ) -> Run:
         """Starts training in a process of its own; iterate over the Run for metrics as they come.
 
-        `data`: an array for each of `inputs` (NumPy, or anything that np.asarray takes; the first dimension counts
+        `data`: an array for each of `inputs` (NumPy, torch, or anything that np.asarray takes; the first dimension counts
         samples, any number of them), or a file as `partita train --data` takes it; None: the recipe's.
         `steps`: optimizer steps of this training; None: the data once.
         `shuffle`: a new order each epoch, by the recipe's seed. `callbacks`: called with the Metrics of each step, and their
@@ -210,21 +210,9 @@ class Program:
     def load_into(self, module: nn.Module, *, ema: bool = False) -> None:
         """Writes what was trained (`ema`: the averages) into the module: parameters, tied ones too, and buffers of batch norms. Strict.
 
-        Trainable parameters that no gradient of the exported loss reaches, and those that were frozen here, stay as they are. Running variances become those of
-        the sample, as torch keeps them; ONNX's, and so a checkpoint's, are the population's.
+        As `Checkpoint.load_into`, of the newest one.
         """
-        from .torch.states import load_parameters, sample_variances
-
-        facts = self._facts
-        checkpoint, parameters = self.checkpoint(), self.parameters(ema=ema)
-        first = load_file(self.bundle / "initial.safetensors") if facts["variances"] else {}
-        form = self._manifest["form"]
-        runs = checkpoint.step * max(1, self.samples_per_step // form["graph_batch"])  # each moves the statistics
-        sample_variances(parameters, first, facts["variances"], form["graph_batch"] // form["sample_groups"], runs)
-        idle = [name for name in facts.get("trained", []) if name not in parameters]
-        if idle:
-            warnings.warn(f"{', '.join(idle)}: frozen, or no gradient reaches it: it stays as it is", stacklevel=2)
-        load_parameters(module, parameters, runs, [*facts["unused"], *idle])
+        self.checkpoint().load_into(module, ema=ema)
 
     def optimizer_state_into(self, optimizer: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
         """Writes moments and step counts into torch's optimizer, over the module's parameters."""
@@ -239,13 +227,9 @@ class Program:
 
         if self.steps_taken:
             raise PartitaError("this program has been trained already; optimizer states are taken up before the first step")
-        save_optimizer_states(optimizer, module, self.folder / "optimizer.safetensors", int(self._facts.get("steps_taken", 0)))
-
-    @property
-    def _facts(self) -> dict[str, Any]:
-        """What the export found in the module, for the way back into it; little of a program of an ONNX file."""
-        about = self.folder / "module.json"
-        return json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {"unused": [], "variances": {}}
+        about = self.folder / "module.json"  # not of a program of an ONNX file
+        steps = json.loads(about.read_text(encoding="utf-8"))["steps_taken"] if about.is_file() else 0
+        save_optimizer_states(optimizer, module, self.folder / "optimizer.safetensors", int(steps))
 
     @property
     def _checkpoints(self) -> Path:
@@ -271,7 +255,7 @@ class Program:
         if unknown:
             raise PartitaError(f"data: nothing for the input {unknown[0]!r}; found {', '.join(map(repr, data)) or 'nothing'}")
         path = self.folder / "data.npz"
-        arrays: dict[str, Any] = {name: np.asarray(data[name]) for name in self.inputs}
+        arrays: dict[str, Any] = {name: as_array(data[name]) for name in self.inputs}
         new = self.folder / "data.new.npz"  # a run of another process may still read the one that is there
         np.savez(new, **arrays)
         new.replace(path)
@@ -281,10 +265,10 @@ class Program:
         return f"Program({str(self.folder)!r}, {self.ranks} ranks, {self.samples_per_step} samples a step, {self.steps_taken} steps taken)"
 
 
-def _new_folder(path: str | Path | None) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
+def _new_folder(path: str | Path | None) -> tuple[Path, TemporaryFolder | None]:
     if path is None:
-        owner = tempfile.TemporaryDirectory(prefix="partita-")
-        return Path(owner.name), owner
+        owner = TemporaryFolder()
+        return owner.path, owner
     try:
         Path(path).mkdir(parents=True)
     except FileExistsError:

@@ -13,6 +13,7 @@ from .errors import PartitaError
 from .programs import run_partita
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
@@ -42,25 +43,29 @@ class Recipe:
         return recipe
 
     @classmethod
-    def from_torch(cls, optimizer: Optimizer | Sequence[Optimizer], scheduler: LRScheduler | None = None, *, clip: float | None = None,
-                   autocast: Any = None, **keys: Any) -> Recipe:
+    def from_torch(cls, optimizer: Optimizer | Sequence[Optimizer], scheduler: LRScheduler | None = None, *, module: nn.Module | None = None,
+                   clip: float | None = None, autocast: Any = None, **keys: Any) -> Recipe:
         """The recipe that does what torch's optimizer and scheduler do; what has no counterpart is refused by name.
 
-        `optimizer`: of torch.optim; or Muon and AdamW, whose parameters have names then ((name, parameter) pairs).
-        `clip`: the norm of `clip_grad_norm_`. `autocast`: torch.bfloat16 or torch.float16, the dtype of autocast.
+        `optimizer`: of torch.optim; or Muon and AdamW. Where parameters are treated differently they need names: those of `module`, the one
+        that is trained, or its groups are made of (name, parameter) pairs. `clip`: the norm of `clip_grad_norm_`. `autocast`: torch.bfloat16 or torch.float16, the dtype of autocast.
         Other keys are those of train.yaml.
         """
         from .torch.optimizers import recipe_keys
 
-        recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast), **keys)
+        recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast, module), **keys)
         optimizers = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
-        recipe._optimized = [weakref.ref(p) for o in optimizers for group in o.param_groups for p in group["params"]]
+        groups = [group for o in optimizers for group in o.param_groups]
+        recipe._optimized = [weakref.ref(p) for group in groups for p in group["params"]]
+        named = module.named_parameters() if module is not None else [pair for g in groups for pair in zip(g.get("param_names", ()), g["params"])]
+        recipe._named = {name: weakref.ref(p) for name, p in named}
         recipe._steps_taken = scheduler.last_epoch if scheduler is not None else 0
         return recipe
 
     _file_text: str | None = None
     _steps_taken = 0  # of torch's scheduler, when `from_torch` read it
     _optimized: Sequence[weakref.ref[Any]] = ()  # torch's parameters that `from_torch` found in the optimizer
+    _named: Mapping[str, weakref.ref[Any]] = {}  # those that have names, there or in `module`
 
     @property
     def steps_taken(self) -> int:
@@ -73,6 +78,12 @@ class Recipe:
         held = {id(p) for p in (ref() for ref in self._optimized) if p is not None}
         others = [name for name, p in parameters.items() if id(p) not in held]
         return others if len(others) < len(parameters) else []
+
+    def called_as(self, parameters: Mapping[str, Any]) -> Recipe:
+        """The same, where torch's optimizer has a module's parameters under other names, as of a module that is wrapped: under the module's."""
+        ours = {id(p): name for name, p in parameters.items()}
+        other = {name: ours[id(p)] for name, p in ((name, ref()) for name, ref in self._named.items()) if p is not None and ours.get(id(p), name) != name}
+        return self.replaced(optimizer=_renamed(self.keys["optimizer"], other)) if other else self
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -89,7 +100,7 @@ class Recipe:
         if self._file_text is not None:
             raise PartitaError("a recipe that was read from a file is taken as it is; say its keys with Recipe(…) to change some")
         recipe = Recipe(**{**self._keys, **keys})
-        recipe._optimized, recipe._steps_taken = self._optimized, self._steps_taken
+        recipe._optimized, recipe._named, recipe._steps_taken = self._optimized, self._named, self._steps_taken
         return recipe
 
     def text(self) -> str:
@@ -123,6 +134,13 @@ def layer_decay(layers: Sequence[str | Sequence[str]], lr: float, factor: float)
     `layers`: globs over parameter names, from the input to the output.
     """
     return [{"match": _plain(match), "lr": lr * factor ** (len(layers) - 1 - k)} for k, match in enumerate(layers)]
+
+
+def _renamed(optimizer: Any, other: Mapping[str, str]) -> Any:
+    """An optimizer's keys with other names of parameters, wherever it lists some."""
+    if isinstance(optimizer, dict):
+        return {key: _renamed(value, other) for key, value in optimizer.items()}
+    return [_renamed(value, other) for value in optimizer] if isinstance(optimizer, list) else other.get(optimizer, optimizer)
 
 
 def _plain(value: Any) -> Any:

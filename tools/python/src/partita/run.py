@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .folders import TemporaryFolder
 from .programs import error_of, tell
 
 __all__ = ["Callback", "Metrics", "Run"]
@@ -43,7 +44,7 @@ class Run:
     """
 
     def __init__(self, command: Sequence[str | Path], metrics: Path, steps: int | None, callbacks: Sequence[Callback], progress: bool | None,
-                 owner: tempfile.TemporaryDirectory[str] | None = None):  # fmt: skip
+                 owner: TemporaryFolder | None = None):  # fmt: skip
         self._owner = owner  # of the program's folder, where it is a temporary one: it stays while the process runs
         self._path, self._callbacks, self._steps = metrics, callbacks, steps
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import tempfile
+import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from .errors import PartitaError
+from .folders import TemporaryFolder
 from .programs import partita_program
 
-__all__ = ["Session"]
+__all__ = ["Session", "as_array"]
 
 _ERROR_BYTES = 4096
 _DTYPES = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
@@ -34,8 +36,8 @@ class Session:
     """
 
     def __init__(self, bundle: Path, inputs: Mapping[str, tuple[str, tuple[int, ...]]], samples: int, flags: Sequence[str],
-                 owner: tempfile.TemporaryDirectory[str] | None = None):  # fmt: skip
-        self._handle = ctypes.c_void_p()  # first: __del__ looks at it
+                 owner: TemporaryFolder | None = None):  # fmt: skip
+        self._handle = ctypes.c_void_p()
         self._library = _library()
         self._lock = threading.Lock()
         self._owner = owner  # of the program's folder, where it is a temporary one: it stays while the ranks run
@@ -49,6 +51,7 @@ class Session:
         words, names = _strings(flags), _strings(self._names)
         self._check(self._library.partita_session_open(
             str(bundle).encode(), words, len(flags), names, len(self._names), ctypes.byref(self._handle), self._error, _ERROR_BYTES))  # fmt: skip
+        weakref.finalize(self, _close, self._library, self._handle, os.getpid())  # at the latest when Python ends
 
     def step(self, batch: Mapping[str, Any] | Sequence[Any]) -> float:
         """One optimizer step on a global batch; returns its loss.
@@ -72,7 +75,7 @@ class Session:
         if code:  # the ranks have ended
             said, self._last = self._error.value, self.metrics
             self._library.partita_session_close(self._handle, self._error, _ERROR_BYTES)
-            self._handle, self._error.value, self._owner = ctypes.c_void_p(), said, None
+            self._handle.value, self._error.value, self._owner = None, said, None
         self._check(code)
         return self._loss.value
 
@@ -94,7 +97,7 @@ class Session:
             if not self._handle:
                 return
             self._last = self.metrics
-            handle, self._handle = self._handle, ctypes.c_void_p()
+            handle, self._handle.value = ctypes.c_void_p(self._handle.value), None
             code = self._library.partita_session_close(handle, self._error, _ERROR_BYTES)
             self._owner = None
             self._check(code)
@@ -108,10 +111,6 @@ class Session:
         except PartitaError:
             if kind is None:  # else what went wrong first is told
                 raise
-
-    def __del__(self) -> None:
-        if self._handle:
-            self._library.partita_session_close(self._handle, self._error, _ERROR_BYTES)
 
     def _in_order(self, batch: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
         if isinstance(batch, Mapping):
@@ -127,7 +126,7 @@ class Session:
         dtype, shape, said = self._specs[k]
         if dtype is None:
             raise PartitaError(f"batch: {self._names[k]!r} is {said}, which a session does not take")
-        array = _numpy(value)
+        array = as_array(value)
         if array.shape != shape:
             raise PartitaError(f"batch: {self._names[k]!r} has shape {array.shape}, expected {shape}")
         if array.dtype.kind != np.dtype(dtype).kind:
@@ -139,13 +138,20 @@ class Session:
             raise PartitaError(self._error.value.decode(errors="replace"), code)
 
 
-def _numpy(value: Any) -> np.ndarray:
-    """The array itself where it lies in host memory."""
+def as_array(value: Any) -> np.ndarray:
+    """The array itself where it lies in host memory. torch's bfloat16, which NumPy has not, becomes float32."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach"):  # torch's
-        return value.detach().cpu().numpy()
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+
+
+def _close(library: ctypes.CDLL, handle: ctypes.c_void_p, process: int) -> None:
+    """Ends a session that nobody closed, with a checkpoint; a forked process has none of its threads."""
+    if handle and os.getpid() == process:
+        library.partita_session_close(handle, ctypes.create_string_buffer(_ERROR_BYTES), _ERROR_BYTES)
 
 
 def _strings(words: Sequence[str]) -> Any:

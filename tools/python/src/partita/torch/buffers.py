@@ -23,7 +23,7 @@ def refuse_written_buffers(graph: Any, module: nn.Module) -> None:
     `graph`: the module's step as it was captured, with its writes in place.
     """
     buffers = {name: buffer.split(".", 1)[-1] for name, buffer in graph.graph_signature.inputs_to_buffers.items()}
-    modules = dict(module.named_modules())
+    modules = dict(module.named_modules(remove_duplicate=False))
     roots = {node: buffers[node.name] for node in graph.graph.nodes if node.op == "placeholder" and node.name in buffers}
     written: dict[str, Any] = {}
     _follow(graph.graph_module, roots, written)

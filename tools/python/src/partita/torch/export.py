@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from ..errors import PartitaError
+from ..folders import TemporaryFolder
 from ..recipe import Recipe
 from .buffers import refuse_written_buffers
 from .graph_names import divide_complex_weights, mark_batch_norms, mark_detached, name_weights
@@ -72,8 +72,8 @@ def export(
     """
     names, values = _named(module, example, loss)
     step = _Step(module, names, loss, isinstance(example, Mapping))
-    owner = tempfile.TemporaryDirectory(prefix="partita-") if path is None else None
-    folder = Path(owner.name) if owner is not None else Path(path or "")
+    owner = TemporaryFolder() if path is None else None
+    folder = owner.path if owner is not None else Path(path or "")
     folder.mkdir(parents=True, exist_ok=True)
     with _Training(module):
         captured = _captured(step, values, names, dynamic)

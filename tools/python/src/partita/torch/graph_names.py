@@ -59,21 +59,28 @@ def mark_batch_norms(model: Any, module: nn.Module, samples: int) -> dict[str, d
     """Has the batch norms that train normalize by the batch and update their statistics, as torch does: the exporter
     writes all of them as for inference.
 
-    `samples`: of the example. Returns, of each running variance, how many values a sample has ("values") and the share
-    that a step keeps ("keeps").
+    `samples`: of the example. Returns, of each running variance, how many values a sample has ("values"), the share
+    that a step keeps ("keeps"), and how many batches it has seen ("batches").
     """
     variances: dict[str, dict[str, float]] = {}
+    seen: set[str] = set()
     for node in model.graph:
         if node.op_type != "BatchNormalization" or node.inputs[3] is None:
             continue
         node.resize_outputs(1)
-        name = str(node.inputs[3].name)
+        name = str(_source(node.inputs[3]).name)
         norm = _owner(module, name)
         if norm is None or not norm.training:
             continue
+        path = name.rpartition(".")[0]
+        if name in seen:
+            raise PartitaError(
+                f"{path}: this batch norm is called more than once in a step, and its statistics would move as often; here they move once. Call it once on "
+                "the concatenated batches, give each place one of its own, or set track_running_stats=False")
+        seen.add(name)
         momentum = getattr(norm, "momentum", 0.1)
         if momentum is None:
-            raise PartitaError(f"{name.rpartition('.')[0]}: momentum=None (a running mean of all batches) has no counterpart; give it a number")
+            raise PartitaError(f"{path}: momentum=None (a running mean of all batches) has no counterpart; give it a number")
         node.attributes["momentum"] = _attribute(node.attributes["epsilon"], "momentum", 1.0 - float(momentum))
         node.attributes["training_mode"] = _attribute(node.attributes["epsilon"], "training_mode", 1)
         node.resize_outputs(3)
@@ -81,7 +88,7 @@ def mark_batch_norms(model: Any, module: nn.Module, samples: int) -> dict[str, d
             node.outputs[k].name = f"{node.outputs[0].name}_next_{what}"
         rows, _, *rest = node.inputs[0].shape
         values = (rows / samples if isinstance(rows, int) else 1) * math.prod(int(d) for d in rest)  # rows: of a sample there may be several
-        variances[str(node.inputs[4].name)] = {"values": values, "keeps": 1.0 - float(momentum)}
+        variances[str(node.inputs[4].name)] = {"values": values, "keeps": 1.0 - float(momentum), "batches": _batches(norm)}
     return variances
 
 
@@ -91,6 +98,18 @@ def mark_detached(model: Any) -> None:
         if node.op_type == "Identity" and "aten.detach" in node.metadata_props.get("pkg.torch.onnx.fx_node", ""):
             node.domain, node.op_type = "partita", "StopGradient"
             model.opset_imports["partita"] = 1
+
+
+def _batches(norm: nn.Module) -> int:
+    counted = getattr(norm, "num_batches_tracked", None)
+    return int(counted) if isinstance(counted, torch.Tensor) else 0
+
+
+def _source(value: Any) -> Any:
+    """What a value is a copy of."""
+    while (node := value.producer()) is not None and node.op_type == "Identity":
+        value = node.inputs[0]
+    return value
 
 
 def _attribute(like: Any, name: str, value: float | int) -> Any:

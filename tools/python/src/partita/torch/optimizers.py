@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from ..errors import PartitaError
@@ -14,10 +15,15 @@ __all__ = ["recipe_keys"]
 
 
 def recipe_keys(
-    optimizer: Optimizer | Sequence[Optimizer], scheduler: lr_scheduler.LRScheduler | None, clip: float | None, autocast: Any
+    optimizer: Optimizer | Sequence[Optimizer],
+    scheduler: lr_scheduler.LRScheduler | None,
+    clip: float | None,
+    autocast: Any,
+    module: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """The keys optimizer, schedule, clip_grad_norm and precision."""
-    said = _optimizer(optimizer) if isinstance(optimizer, Optimizer) else _muon_beside(list(optimizer))
+    """The keys optimizer, schedule, clip_grad_norm and precision. `module`: names the parameters of groups."""
+    names = {id(p): name for name, p in module.named_parameters()} if module is not None else {}
+    said = _optimizer(optimizer, names) if isinstance(optimizer, Optimizer) else _muon_beside(list(optimizer), names)
     keys: dict[str, Any] = {"optimizer": said}
     if scheduler is not None:
         keys["schedule"] = _schedule(scheduler, said)
@@ -41,7 +47,7 @@ def _is_8bit(optimizer: Optimizer) -> bool:
     return kind.__module__ == "bitsandbytes.optim.adamw" and kind.__name__ in ("AdamW", "AdamW8bit") and getattr(optimizer, "args").optim_bits == 8
 
 
-def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
+def _optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Any]:
     kind = type(optimizer)
     makers: dict[Any, Any] = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adamw, torch.optim.Adagrad: _adagrad,
                               torch.optim.RMSprop: _rmsprop, torch.optim.Adafactor: _adafactor}
@@ -50,51 +56,60 @@ def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
     if _is_8bit(optimizer):
         makers[kind] = _adamw_8bit
     if kind not in makers:
-        names = ", ".join(known.__name__ for known in makers)
-        raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are {names} (and lamb and lion, by Recipe)")
+        there = ", ".join(known.__name__ for known in makers)
+        raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are {there} (and lamb and lion, by Recipe)")
     groups = optimizer.param_groups
     said = [makers[kind](g) for g in groups]
     for group in groups:
         for flag in ("maximize", "amsgrad"):
             if group.get(flag):
                 raise PartitaError(f"optimizer: {flag}=True has no counterpart")
+    kinds = sorted({keys["kind"] for keys in said})
+    if len(kinds) > 1:
+        raise PartitaError(f"optimizer: groups of different kinds ({', '.join(kinds)}) have no counterpart; decoupled_weight_decay is the same for all groups here")
     own, decays = said[0], sorted({keys["weight_decay"] for keys in said})
-    if any({**keys, "kind": 0, "weight_decay": 0} != {**own, "kind": 0, "weight_decay": 0} for keys in said) or len(decays) > 2 or decays[0] not in (0, decays[-1]):
-        return {**own, "groups": _groups(groups, said)}
+    if any({**keys, "weight_decay": 0} != {**own, "weight_decay": 0} for keys in said) or len(decays) > 2 or decays[0] not in (0, decays[-1]):
+        return {**own, "groups": _groups(groups, said, names)}
     if len(decays) == 1:
         return own
-    return {**own, "weight_decay": decays[1], "no_decay": [name for k, keys in enumerate(said) if keys["weight_decay"] == 0 for name in _names(groups, k)]}
+    return {**own, "weight_decay": decays[1], "no_decay": [name for k, keys in enumerate(said) if keys["weight_decay"] == 0 for name in _names(groups, k, names)]}
 
 
-def _muon_beside(optimizers: list[Optimizer]) -> dict[str, Any]:
+def _muon_beside(optimizers: list[Optimizer], names: Mapping[int, str]) -> dict[str, Any]:
     """Muon for matrices and AdamW for the rest, each with groups of its own."""
     if len(optimizers) != 2 or not _is_muon(optimizers[0]) or type(optimizers[1]) is not torch.optim.AdamW:
         kinds = ", ".join(type(o).__qualname__ for o in optimizers)
         raise PartitaError(f"optimizer: of several, [Muon, AdamW] has a counterpart, found [{kinds}]")
-    matrices, rest = _optimizer(optimizers[0]), optimizers[1].param_groups
+    matrices, rest = _optimizer(optimizers[0], names), optimizers[1].param_groups
     for group in rest:
         if group.get("maximize") or group.get("amsgrad"):
             raise PartitaError("optimizer: maximize=True and amsgrad=True of AdamW have no counterpart")
     said = [{key: value for key, value in _adam(group).items() if key != "kind"} for group in rest]
-    own = {**said[0], "match": [name for k in range(len(rest)) for name in _names(rest, k)]}
-    groups = [{"match": g["match"], "adamw": {key: value for key, value in g.items() if key != "match"}} for g in _groups(rest, said)]
+    own = {**said[0], "match": [name for k in range(len(rest)) for name in _names(rest, k, names)]}
+    groups = [{"match": g["match"], "adamw": {key: value for key, value in g.items() if key != "match"}} for g in _groups(rest, said, names)]
     return {**matrices, "adamw": own, "groups": matrices.get("groups", []) + groups}
 
 
-def _groups(groups: list[dict[str, Any]], said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _groups(groups: list[dict[str, Any]], said: list[dict[str, Any]], names: Mapping[int, str]) -> list[dict[str, Any]]:
     """What the groups after the first have of their own. Those that differ in nothing need no entry."""
     listed: list[dict[str, Any]] = []
     for k, keys in enumerate(said):
         other = {key: value for key, value in keys.items() if said[0].get(key) != value}
         if other:
-            listed.append({"match": _names(groups, k), **other})
+            listed.append({"match": _names(groups, k, names), **other})
     return listed
 
 
-def _names(groups: list[dict[str, Any]], k: int) -> list[str]:
-    if "param_names" not in groups[k]:
-        raise PartitaError(f"optimizer: group {k} needs names; make the groups of (name, parameter) pairs, as named_parameters() has them")
-    return list(groups[k]["param_names"])
+def _names(groups: list[dict[str, Any]], k: int, names: Mapping[int, str]) -> list[str]:
+    """Of the parameters of a group."""
+    parameters = groups[k]["params"]
+    if "param_names" in groups[k]:
+        return [names.get(id(p), said) for p, said in zip(parameters, groups[k]["param_names"])]
+    if not names:
+        raise PartitaError(f"optimizer: group {k} needs names; say module=, the module that is trained, or make the groups of (name, parameter) pairs")
+    if any(id(p) not in names for p in parameters):
+        raise PartitaError(f"optimizer: group {k} has parameters that are none of the module's")
+    return [names[id(p)] for p in parameters]
 
 
 def _rate(group: dict[str, Any]) -> float:

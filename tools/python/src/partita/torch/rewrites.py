@@ -60,11 +60,14 @@ def translations() -> dict[Any, Any]:
 
 def rewritten(graph: Any) -> Any:
     """The captured program with such operators written out."""
+    _stop_without_gradients(graph.graph_module)
     _fix_strides(graph.graph)
     _stop_at_padding(graph.graph)
     _divide_complex(graph.graph)
     _drop_assertions(graph.graph)
     _drop_idle_squeezes(graph.graph)
+    _pool_adaptively(graph.graph)
+    _convolve_without_bias(graph.graph)
     table = {
         torch.ops.aten.log_sigmoid.default: _log_sigmoid,
         torch.ops.aten.cdist.default: _cdist,
@@ -75,6 +78,53 @@ def rewritten(graph: Any) -> Any:
     if any(n.target in table for n in graph.graph.nodes):
         return graph.run_decompositions(table)
     return graph
+
+
+def _stop_without_gradients(module: torch.fx.GraphModule) -> None:
+    """Has no gradient flow through what runs under torch.no_grad(), which the exporter forgets."""
+    graph, stopped = module.graph, set[torch.fx.Node]()
+    while _write_out(module, stopped):
+        pass
+    for node in [n for n in graph.nodes if n in stopped]:
+        value = node.meta.get("val")
+        outside = [user for user in node.users if user not in stopped]
+        if outside and isinstance(value, torch.Tensor) and value.is_floating_point():
+            with graph.inserting_after(node):
+                constant = graph.call_function(torch.ops.aten.detach.default, (node,))
+            constant.meta = dict(node.meta)
+            for user in outside:
+                user.replace_input_with(node, constant)
+    module.recompile()
+
+
+def _write_out(module: torch.fx.GraphModule, stopped: set[torch.fx.Node]) -> bool:
+    """Writes parts that switch gradients on or off into the graph itself. Adds to `stopped` what runs without. False: there are none."""
+    graph = module.graph
+    found = [n for n in graph.nodes if n.target is torch.ops.higher_order.wrap_with_set_grad_enabled]
+    for node in found:
+        on, part, *operands = node.args
+        inner = getattr(module, str(part.target))
+        places = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        made: dict[Any, Any] = dict(zip(places, operands))
+        results: Any = ()
+        with graph.inserting_before(node):
+            for step in inner.graph.nodes:
+                if step.op == "output":
+                    results = [made.get(r, r) for r in step.args[0]]
+                elif step.op != "placeholder":
+                    made[step] = graph.node_copy(step, lambda n: made[n])
+                    if step.op == "get_attr":
+                        made[step].target = f"{part.target}_{step.target}"
+                        setattr(module, made[step].target, getattr(inner, str(step.target)))
+                    if not on:
+                        stopped.add(made[step])
+        for user in list(node.users):  # each takes one of its results
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+        if not part.users:
+            graph.erase_node(part)
+    return bool(found)
 
 
 def _fix_strides(graph: Any) -> None:
@@ -129,6 +179,41 @@ def _drop_idle_squeezes(graph: Any) -> None:
             if isinstance(size, int) and size != 1:
                 node.replace_all_uses_with(node.args[0])
                 graph.erase_node(node)
+
+
+def _pool_adaptively(graph: Any) -> None:
+    """Writes adaptive maxima as those of windows, where all windows are of one size: the exporter has no form for them."""
+    aten = torch.ops.aten
+    windows = {aten.adaptive_max_pool1d.default: aten.max_pool1d.default, aten.adaptive_max_pool2d.default: aten.max_pool2d.default,
+               aten.adaptive_max_pool3d.default: aten.max_pool3d.default}  # fmt: skip
+    for node in list(graph.nodes):
+        if node.target not in windows or any(user.args[1] != 0 and user.users for user in node.users):  # else it is asked where the maxima are
+            continue
+        size = node.args[1]
+        planes = list(node.args[0].meta["val"].shape[-len(size) :])
+        if not all(isinstance(have, int) and have % want == 0 for have, want in zip(planes, size)):
+            continue
+        window = [have // want for have, want in zip(planes, size)]
+        with graph.inserting_before(node):
+            found = graph.call_function(windows[node.target], (node.args[0], window, window))
+        found.meta = {**node.meta, "val": node.meta["val"][0]}
+        for user in list(node.users):
+            user.replace_all_uses_with(found)
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
+def _convolve_without_bias(graph: Any) -> None:
+    """Has convolutions of volumes without a bias be what the exporter writes without one: to these it adds one of a wrong shape."""
+    aten = torch.ops.aten
+    defaults = {"bias": None, "stride": [1, 1, 1], "padding": [0, 0, 0], "dilation": [1, 1, 1], "groups": 1}
+    for node in graph.nodes:
+        if node.target is aten.conv3d.default:
+            said = {**defaults, **dict(zip(list(defaults), node.args[2:])), **node.kwargs}
+            if said["bias"] is None:
+                node.target = aten.convolution.default
+                node.args = (*node.args[:2], None, said["stride"], said["padding"], said["dilation"], False, [0, 0, 0], said["groups"])
+                node.kwargs = {}
 
 
 def _divide_complex(graph: Any) -> None:

@@ -17,10 +17,13 @@ from ..errors import PartitaError
 __all__ = ["load_optimizer_states", "load_parameters", "sample_variances", "save_optimizer_states"]
 
 
-def load_parameters(module: nn.Module, trained: Mapping[str, np.ndarray], runs: int, unused: Collection[str] = ()) -> None:
+def load_parameters(
+    module: nn.Module, trained: Mapping[str, np.ndarray], runs: int, unused: Collection[str], variances: Mapping[str, Mapping[str, float]]
+) -> None:
     """Writes tensors by name into parameters and buffers; nothing is written where one has no place.
 
-    `runs`: of the graph, each of which was a batch for batch norms. `unused`: trainable parameters that need not have been trained.
+    `runs`: of the graph, each of which was a batch for batch norms, after the "batches" of `variances`. `unused`: trainable parameters that
+    need not have been trained.
     """
     names = dict(module.named_parameters(remove_duplicate=False))
     places: dict[str, torch.Tensor] = {**names, **dict(module.named_buffers())}
@@ -36,8 +39,9 @@ def load_parameters(module: nn.Module, trained: Mapping[str, np.ndarray], runs: 
         for name, value in trained.items():
             places[name].copy_(torch.from_numpy(value))
         for name, buffer in module.named_buffers():
-            if name.endswith(".num_batches_tracked") and name.replace("num_batches_tracked", "running_mean") in trained:
-                buffer.fill_(runs)
+            variance = name.replace("num_batches_tracked", "running_var")
+            if variance != name and variance in trained:
+                buffer.fill_(runs + variances.get(variance, {}).get("batches", 0))
 
 
 def sample_variances(
@@ -45,7 +49,7 @@ def sample_variances(
 ) -> None:
     """Running variances of the population as those of the sample, n / (n - 1) times what each run has added.
 
-    `variances`: of each, the values of a sample and the share of the old value that a run keeps; `samples` of a run, `runs` so far.
+    `variances`: of each, the "values" of a sample and the share of the old value that a run "keeps"; `samples` of a run, `runs` so far.
     """
     for name, about in variances.items():
         n = samples * about["values"]
