@@ -110,8 +110,10 @@ class Narrower {
   ValueId cast(ValueId v, DType to) {
     NodeContext here = b_.context();
     const Node* producer = b_.graph().producer(v);
-    // What only moves the elements of a weight moves its narrow copy.
-    if (to == narrow_ && producer != nullptr && moves(*producer) && is_weight(producer->inputs[0])) {
+    // What only moves the elements of a weight moves its narrow copy. So does what sees a value in another shape: the
+    // gradient is widened in the value's own, in which a sum of it can be scattered as the value is divided.
+    if (to == narrow_ && producer != nullptr && moves(*producer) &&
+        (producer->op->view || is_weight(producer->inputs[0]))) {
       const Node node = *producer;
       ValueId source = as(node.inputs[0], to);
       b_.context() = here;

@@ -24,15 +24,14 @@ class TensorSums : public testing::Test {
     out_.write("train.yaml",
                "loss: {kind: output, output: loss}\noptimizer: {kind: adamw}\nbatch: {global: 4}\nprecision: bf16\n");
   }
-  // Lines of the first stage's graph, proved.
-  std::vector<std::string> graph(const std::string& pins) {
-    const Outcome compiled =
-        run_partita("compile " + (out_ / "model.onnx") + " --train " + (out_ / "train.yaml") +
-                    " --quiet --pin tensor=2 --pin pipeline=2 --pin micro_batch=1 " + pins + " -o " + (out_ / "b"));
+  // Lines of a rank's graph, proved. `file`: of its stage, in the bundle's folder of what is verified.
+  std::vector<std::string> graph(const std::string& pins, const std::string& file) {
+    const Outcome compiled = run_partita("compile " + (out_ / "model.onnx") + " --train " + (out_ / "train.yaml") +
+                                         " --quiet " + pins + " -o " + (out_ / "b"));
     EXPECT_EQ(compiled.code, 0) << compiled.text;
     const Outcome verified = run_partita("verify " + (out_ / "b"));
     EXPECT_EQ(verified.code, 0) << verified.text;
-    std::istringstream text(TempFolder::read(out_ / "b/verify/rank.0.ir"));
+    std::istringstream text(TempFolder::read(out_ / ("b/verify/" + file)));
     std::vector<std::string> lines;
     for (std::string line; std::getline(text, line);) lines.push_back(line);
     return lines;
@@ -48,7 +47,7 @@ TEST_F(TensorSums, OfBlocksAreSentIn16BitsAndTheStreamIsNotSummedAgain) {
     SCOPED_TRACE(pins);
     int halves = 0, whole = 0, sends = 0;
     std::map<std::string, std::string> type_of;
-    for (const std::string& line : graph(pins)) {
+    for (const std::string& line : graph("--pin tensor=2 --pin pipeline=2 --pin micro_batch=1 " + pins, "rank.0.ir")) {
       const size_t space = line.find(' ');
       if (line[0] == '%' && space != std::string::npos) type_of[line.substr(0, space)] = line.substr(space + 1);
       if (!has(line, "@forward")) continue;
@@ -62,6 +61,27 @@ TEST_F(TensorSums, OfBlocksAreSentIn16BitsAndTheStreamIsNotSummedAgain) {
     EXPECT_EQ(sends, 1);
     EXPECT_EQ(halves, 4);  // attention's and the MLP's of two blocks
     EXPECT_EQ(whole, 1);   // of looked-up f32 rows
+  }
+}
+
+// Gradients of the stream are divided as it is, by positions where the ranks are more than the samples of a
+// micro-batch: what is sent backward is in 16 bits, and never the whole stream in f32.
+TEST_F(TensorSums, GradientsAreScatteredAsTheStreamIsDivided) {
+  for (const char* micro : {"1", "2", "4"}) {
+    SCOPED_TRACE(micro);
+    int scattered = 0, gathered = 0, wide = 0;
+    const std::string pins =
+        std::string("--ranks 4 --pin tensor=4 --pin sequence_parallel=true --pin micro_batch=") + micro;
+    for (const std::string& line : graph(pins, "rank.ir")) {
+      if (!has(line, "@backward")) continue;
+      scattered += has(line, "reduce_scatter(") && has(line, " bf16[");
+      const bool gathers = has(line, "all_gather(");
+      gathered += gathers && has(line, " bf16[");
+      wide += gathers && has(line, " f32[") && has(line, ",64]") && !has(line, "weight_gradient");  // but the table's
+    }
+    EXPECT_EQ(scattered, 9);  // two of each of four blocks, and the head's
+    EXPECT_EQ(gathered, 17);  // inputs of products again, and gradients of their results
+    EXPECT_EQ(wide, 0);
   }
 }
 
