@@ -20,7 +20,7 @@ TEST(GroupedHeads, OverMoreRanksThanKeyHeads_NothingIsGathered) {
                              (out / "model.onnx"));
   ASSERT_EQ(made.code, 0) << made.text;
   out.write("train.yaml",
-            "loss: {kind: output, output: loss}\noptimizer: {kind: sgd, lr: 0.1}\nbatch: {global: 8}\n"
+            "loss: {kind: output, output: loss}\noptimizer: {kind: adamw}\nbatch: {global: 8}\n"
             "bind: {batch: 8}\n");
   for (int ranks : {4, 8}) {
     std::string bundle = out / ("bundle" + std::to_string(ranks)), tensor = std::to_string(ranks);

@@ -163,13 +163,14 @@ double rounding(const Graph& graph) {
   return coarsest;
 }
 
-// All parameters off by half of their rounding to 16 bits, up or down: every value that is then rounded is rounded
-// anew, as it is on ranks that compute parts of sums.
+// All parameters off by half of their rounding to 16 bits, or else by one in their last place, up or down: every value
+// that is then rounded is rounded anew, as it is on ranks that compute parts of sums.
 FirstValues NumericRuns::first_off(const RunOutcome& first, size_t draw) const {
-  const double share = coarse_ / 2;
   FirstValues values;
   for (const State& s : bundle_.serial.states) {
-    if (s.kind != StateKind::kParameter || !is_float(bundle_.serial.type(s.value).dtype)) continue;
+    const DType dtype = bundle_.serial.type(s.value).dtype;
+    if (s.kind != StateKind::kParameter || !is_float(dtype)) continue;
+    const double share = coarse_ > 0 ? coarse_ / 2 : dtype == DType::kF64 ? 0x1p-52 : 0x1p-23;
     std::vector<double>& x = values.emplace(s.name, first.tensor(s.name)).first->second;
     for (size_t k = 0; k < x.size(); ++k) x[k] *= 1 + (mix64(draw, k) % 2 == 0 ? share : -share);
   }
@@ -225,7 +226,7 @@ absl::StatusOr<Runs> NumericRuns::all() const {
   runtime::TrainOptions none = options;
   none.steps = 0;
   PARTITA_ASSIGN_OR_RETURN(runs.first, run({fused}, none, {folder_, "first"}));
-  runs.compiled.share = kOf16Bits;
+  runs.compiled.share = coarse_ > 0 ? kOf16Bits : kOf32Bits;
   PARTITA_ASSIGN_OR_RETURN(runs.compiled.serial, run({std::move(fused)}, options, {folder_, "serial"}));
   return runs;
 }
@@ -258,9 +259,10 @@ absl::StatusOr<bool> NumericRuns::draw(Side& side, const Runs& runs) const {
 }
 
 absl::Status NumericRuns::push(Side& side, const Runs& runs) const {
-  if (side.off.empty() || side.pushed) return absl::OkStatus();
-  PARTITA_ASSIGN_OR_RETURN(side.pushed, push_gradients(bundle_.serial, side.share,
-                                                       &side == &runs.compiled ? compiled(runs) : by_reference(runs)));
+  const bool is_compiled = &side == &runs.compiled;
+  if ((side.off.empty() && !is_compiled) || side.pushed) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(
+      side.pushed, push_gradients(bundle_.serial, side.share, is_compiled ? compiled(runs) : by_reference(runs)));
   return absl::OkStatus();
 }
 
