@@ -148,7 +148,7 @@ absl::Status check_schedule_keys(const YamlNode& node, const std::string& path, 
   auto check = [&](KeyList allowed) {
     return check_applicable(
         node, path, enum_name(kind),
-        {"warmup", "total", "min_lr", "decay", "power", "pct_start", "anneal_strategy", "div_factor",
+        {"warmup", "warmup_start", "total", "min_lr", "decay", "power", "pct_start", "anneal_strategy", "div_factor",
          "final_div_factor", "three_phase", "timescale", "step_size", "milestones", "gamma"},
         allowed);
   };
@@ -156,17 +156,17 @@ absl::Status check_schedule_keys(const YamlNode& node, const std::string& path, 
     case ScheduleKind::kConstant:
     case ScheduleKind::kLinear:
     case ScheduleKind::kCosine:
-      return check({"warmup", "total", "min_lr"});
+      return check({"warmup", "warmup_start", "total", "min_lr"});
     case ScheduleKind::kWsd:
-      return check({"warmup", "total", "min_lr", "decay"});
+      return check({"warmup", "warmup_start", "total", "min_lr", "decay"});
     case ScheduleKind::kOneCycle:
       return check({"total", "pct_start", "anneal_strategy", "div_factor", "final_div_factor", "three_phase"});
     case ScheduleKind::kPolynomial:
-      return check({"warmup", "total", "min_lr", "power"});
+      return check({"warmup", "warmup_start", "total", "min_lr", "power"});
     case ScheduleKind::kInverseSqrt:
-      return check({"warmup", "timescale"});
+      return check({"warmup", "warmup_start", "timescale"});
     case ScheduleKind::kStep:
-      return check({"warmup", "step_size", "milestones", "gamma"});
+      return check({"warmup", "warmup_start", "step_size", "milestones", "gamma"});
   }
   return absl::OkStatus();
 }
@@ -186,6 +186,7 @@ absl::Status parse_schedule(const YamlNode& node, const std::string& path, Sched
   static const Fields<S> kFields = {
       {"kind", choice(&S::kind)},
       {"warmup", integer(&S::warmup, 0)},
+      {"warmup_start", number(&S::warmup_start, kFraction)},
       {"total", integer(&S::total, 1)},
       {"decay", integer(&S::decay, 0)},
       {"min_lr", number(&S::min_lr, kNonNegative)},
@@ -214,6 +215,7 @@ absl::Status parse_schedule(const YamlNode& node, const std::string& path, Sched
     return missing("exactly one of 'step_size' and 'milestones' (steps)");
   if (step && !out.milestones.empty() && out.milestones.front() < out.warmup)
     return yaml_error(node.line, node.column, cat(path, ".milestones: expected steps after warmup ", out.warmup));
+  if (out.warmup_start && out.warmup == 0) return missing("'warmup' (steps) with 'warmup_start'");
   if (one_cycle) return check_one_cycle(node, path, out);
   if (out.total > 0 && out.warmup + out.decay > out.total) {
     return yaml_error(node.line, node.column,

@@ -95,6 +95,12 @@ double inverse_sqrt_timescale(const ScheduleRecipe& schedule) {
   return static_cast<double>(schedule.timescale.value_or(schedule.warmup > 0 ? schedule.warmup : 10000));
 }
 
+std::pair<double, double> warmup_line(const ScheduleRecipe& schedule) {
+  const double step = 1 / static_cast<double>(schedule.warmup);
+  return schedule.warmup_start ? std::pair(*schedule.warmup_start, (1 - *schedule.warmup_start) * step)
+                               : std::pair(step, step);
+}
+
 namespace {
 
 double half_cosine(double done) { return 0.5 * (1 + std::cos(std::numbers::pi * done)); }
@@ -121,7 +127,10 @@ int64_t falls(const ScheduleRecipe& schedule, int64_t step) {
 
 double learning_rate(const ScheduleRecipe& schedule, double lr, int64_t step) {
   const double t = static_cast<double>(step), warmup = static_cast<double>(schedule.warmup);
-  if (step < schedule.warmup) return lr * (t + 1) / warmup;
+  if (step < schedule.warmup) {
+    const auto [start, rise] = warmup_line(schedule);
+    return lr * (start + rise * t);
+  }
   if (schedule.kind == ScheduleKind::kConstant) return lr;
   if (schedule.kind == ScheduleKind::kOneCycle) return one_cycle(schedule, lr, t);
   if (schedule.kind == ScheduleKind::kStep) return lr * std::pow(schedule.gamma, falls(schedule, step));

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -227,6 +228,9 @@ struct ScheduleRecipe {
   std::optional<int64_t> step_size;
   std::vector<int64_t> milestones;
   double gamma = 0.1;
+  // Of the rate at step 0, from which the warm-up rises to all of it at step `warmup`; unset: it rises from 1 / warmup,
+  // to all of it a step earlier.
+  std::optional<double> warmup_start;
   bool operator==(const ScheduleRecipe&) const = default;
 };
 
@@ -467,6 +471,8 @@ struct OneCyclePhase {
 std::vector<OneCyclePhase> one_cycle_phases(const ScheduleRecipe& schedule, double lr);
 // The timescale of kInverseSqrt, its default where it is unset.
 double inverse_sqrt_timescale(const ScheduleRecipe& schedule);
+// Of a warm-up, shares of the rate: at step 0, and what each step adds.
+std::pair<double, double> warmup_line(const ScheduleRecipe& schedule);
 
 // Rate at optimizer step `step` >= 0 where the highest is `lr`; docs/train_yaml.md has the formulas.
 double learning_rate(const ScheduleRecipe& schedule, double lr, int64_t step);

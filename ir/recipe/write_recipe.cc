@@ -144,7 +144,9 @@ std::string schedule(const ScheduleRecipe& s) {
   if (s.kind == Kind::kOneCycle) return one_cycle(s);
   const bool step = s.kind == Kind::kStep, least = !step && s.kind != Kind::kInverseSqrt;
   Mapping m;
-  m.add("kind", enum_name(s.kind)).add("warmup", cat(s.warmup)).add_if(s.total > 0, "total", cat(s.total));
+  m.add("kind", enum_name(s.kind)).add("warmup", cat(s.warmup));
+  if (s.warmup_start) m.add("warmup_start", number_text(*s.warmup_start));
+  m.add_if(s.total > 0, "total", cat(s.total));
   m.add_if(s.kind == Kind::kWsd, "decay", cat(s.decay))
       .add_if(s.kind == Kind::kPolynomial, "power", number_text(s.power));
   m.add_if("timescale", s.timescale).add_if("step_size", s.step_size);

@@ -78,7 +78,8 @@ ValueId rate_after_warmup(Builder& b, const ScheduleRecipe& s, double lr, ValueI
 ValueId emit_learning_rate(Builder& b, const ScheduleRecipe& s, double lr, ValueId step) {
   ValueId t = b.cast(step, DType::kF64), rate = rate_after_warmup(b, s, lr, t);
   if (s.warmup > 0) {
-    ValueId warm = b.scale(b.add_scalar(t, 1), lr / static_cast<double>(s.warmup));
+    const auto [start, rise] = warmup_line(s);
+    ValueId warm = b.add_scalar(b.scale(t, lr * rise), lr * start);
     rate = b.select(b.emit("lt", {step, b.scalar(DType::kI64, static_cast<double>(s.warmup))}), warm, rate);
   }
   return b.emit("add", {rate, b.scalar(DType::kF64, 0)});  // a value of its own, also where the rate is constant

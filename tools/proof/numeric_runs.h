@@ -63,8 +63,8 @@ class NumericRuns {
   // reference evaluator rounds anew whatever nodes make, and code generation has no part in it; a compiled program
   // starts from first parameters that are off by their rounding to 16 bits, if it has any.
   absl::StatusOr<bool> draw(Side& side, const Runs& runs) const;
-  // Adds the side's `pushed`, where its rounding is known: a compiled program's is what first parameters that are off by
-  // their rounding make of its gradients.
+  // Adds the side's `pushed`, where its rounding is known: a compiled program's is what first parameters that are off
+  // by their rounding make of its gradients.
   absl::Status push(Side& side, const Runs& runs) const;
 
  private:

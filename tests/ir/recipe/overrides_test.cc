@@ -82,7 +82,8 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
         "schedule: {kind: wsd, warmup: 5, total: 100, decay: 10, min_lr: 1e-5}\nbind: {batch: 8}\nnames: {a: b}\n",
         "optimizer: {kind: rmsprop, centered: true, groups: [{match: [a, 'b*'], lr: 0.5, alpha: 0.5}]}\n"
         "schedule: {kind: one_cycle, total: 9, pct_start: 0.25, anneal_strategy: linear, three_phase: true}\n",
-        "optimizer: {kind: lion, betas: [0.5, 0.25]}\nschedule: {kind: polynomial, total: 9, power: 2.5, warmup: 1}\n",
+        "optimizer: {kind: lion, betas: [0.5, 0.25]}\nschedule: {kind: polynomial, total: 9, power: 2.5, warmup: 1, "
+        "warmup_start: 0}\n",
         "optimizer: {kind: adafactor, eps2: 0.5}\nschedule: {kind: step, milestones: [2, 4], warmup: 2, gamma: 0.5}\n",
         "batch: {global: [[0, 4], [3, 8], [10, 16]], micro: 2}\n",
         "optimizer: {kind: adamw_8bit, betas: [0.5, 0.25], eps: 0.5}\n",

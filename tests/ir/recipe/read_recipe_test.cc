@@ -291,6 +291,7 @@ TEST(ParseRecipe_Refused, Table) {
       {"schedule: {kind: linear, warmup: 11, total: 10}", "t:1:11: schedule: expected warmup <= total, found 11 > 10"},
       {"schedule: {kind: wsd, warmup: 6, decay: 5, total: 10}",
        "t:1:11: schedule: expected warmup + decay <= total, found 6 + 5 > 10"},
+      {"schedule: {warmup_start: 0.1}", "t:1:11: schedule: kind constant needs 'warmup' (steps) with 'warmup_start'"},
       {"schedule: {warmup: -1}", "t:1:20: schedule.warmup: expected an integer >= 0, found '-1'"},
       {"schedule: {kind: one_cycle, warmup: 3, total: 9}",
        "t:1:29: schedule: kind one_cycle has no 'warmup'; remove it"},

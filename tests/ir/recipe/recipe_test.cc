@@ -87,6 +87,18 @@ TEST(LearningRate_InverseSqrt, FallsWithTheRootOfTheStep) {
   EXPECT_EQ(learning_rate({.kind = ScheduleKind::kInverseSqrt}, 1, 30000), 0.5);
 }
 
+TEST(LearningRate_WarmupStart, IsOfTheFirstStep) {
+  const ScheduleRecipe from_zero = {.kind = ScheduleKind::kLinear, .warmup = 4, .total = 8, .warmup_start = 0};
+  const ScheduleRecipe from_half = {.warmup = 4, .warmup_start = 0.5};
+  for (int64_t step = 0; step < 4; ++step) {
+    EXPECT_EQ(learning_rate(from_zero, 1, step), 0.25 * static_cast<double>(step));
+    EXPECT_EQ(learning_rate(from_half, 1, step), 0.5 + 0.125 * static_cast<double>(step));
+  }
+  EXPECT_EQ(learning_rate(from_zero, 1, 4), 1);
+  EXPECT_EQ(learning_rate(from_half, 1, 4), 1);
+  EXPECT_EQ(learning_rate(from_zero, 1, 5), 0.75);
+}
+
 TEST(LearningRate_AtTheEdges, Table) {
   const ScheduleRecipe kWsd = {ScheduleKind::kWsd, 2, 10, 4, 0.1};
   const ScheduleRecipe kLinear = {ScheduleKind::kLinear, 2, 6, 0, 0.2};

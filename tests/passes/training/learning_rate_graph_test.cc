@@ -12,6 +12,8 @@ TEST(LearningRateGraph_EverySchedule, IsTheFunction) {
   const ScheduleRecipe kSchedules[] = {
       {},
       {.warmup = 3},
+      {.warmup = 3, .warmup_start = 0},
+      {.kind = Kind::kCosine, .warmup = 4, .total = 9, .warmup_start = 0.3},
       {.kind = Kind::kLinear, .warmup = 2, .total = 9, .min_lr = 0.01},
       {.kind = Kind::kCosine, .warmup = 2, .total = 9, .min_lr = 0.01},
       {.kind = Kind::kCosine, .warmup = 5, .total = 5},

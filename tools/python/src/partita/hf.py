@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -292,10 +291,7 @@ def _schedule(args: Any, steps: int) -> dict[str, Any]:
             "recipe={'schedule': …}", 2)  # fmt: skip
     if more:
         raise PartitaError(f"lr_scheduler_kwargs: {', '.join(more)} of {kind} has no counterpart", 2)
-    if warmup:
-        warnings.warn(f"in the warm-up, step t has the rate lr (t + 1) / {warmup} here; transformers' is lr t / {warmup}, whose first step trains nothing",
-                      stacklevel=3)  # fmt: skip
-    return {**keys, "warmup": warmup}
+    return {**keys, "warmup": warmup, "warmup_start": 0} if warmup else keys
 
 
 def _tensors(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -165,16 +165,16 @@ def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) ->
     if len(parts) != 2 or not isinstance(parts[0], lr_scheduler.LinearLR) or isinstance(parts[1], lr_scheduler.OneCycleLR):
         raise PartitaError("scheduler: of SequentialLR, [LinearLR, one that decays] has a counterpart: a warm-up, then a decay")
     first, warmup = parts[0], milestones[0]
-    if first.total_iters != warmup - 1 or first.end_factor != 1 or abs(first.start_factor * warmup - 1) > 1e-9:
-        raise PartitaError(
-            f"scheduler: a warm-up over {warmup} steps is lr * (t + 1) / {warmup} here; write it LinearLR(optimizer, 1 / {warmup}, 1, {warmup - 1}) "
-            f"with milestones=[{warmup}]")
+    to_last = first.total_iters == warmup - 1 and abs(first.start_factor * warmup - 1) < 1e-9  # all of the rate at the warm-up's last step
+    if first.end_factor != 1 or not (to_last or first.total_iters == warmup):
+        raise PartitaError(f"scheduler: a warm-up has to reach the rate where the decay begins; write it LinearLR(optimizer, start_factor, 1, {warmup}) "
+                           f"with milestones=[{warmup}]")  # fmt: skip
     keys = _decay(parts[1], optimizer)
     if "total" in keys:
         keys["total"] += warmup
     if "milestones" in keys:
         keys["milestones"] = [warmup + t for t in keys["milestones"]]
-    return {**keys, "warmup": warmup}
+    return {**keys, "warmup": warmup} if to_last else {**keys, "warmup": warmup, "warmup_start": first.start_factor}
 
 
 def _decay(scheduler: Any, optimizer: dict[str, Any]) -> dict[str, Any]:
@@ -183,6 +183,8 @@ def _decay(scheduler: Any, optimizer: dict[str, Any]) -> dict[str, Any]:
         if scheduler.eta_min != 0 and any("lr" in part for part in (optimizer.get("adamw", {}), *optimizer.get("groups", []))):
             raise PartitaError("scheduler: CosineAnnealingLR ends at eta_min for all groups, a schedule here scales each group's own lr; say eta_min=0")
         return {"kind": "cosine", "total": scheduler.T_max, "min_lr": scheduler.eta_min}
+    if kind is lr_scheduler.LinearLR and scheduler.end_factor == 1 and scheduler.start_factor < 1:
+        return {"kind": "constant", "warmup": scheduler.total_iters, "warmup_start": scheduler.start_factor}
     if kind is lr_scheduler.LinearLR and scheduler.start_factor == 1:
         return {"kind": "linear", "total": scheduler.total_iters, "min_lr": lr * scheduler.end_factor}
     if kind is lr_scheduler.PolynomialLR:
