@@ -15,7 +15,7 @@ struct Draft {
   std::string optimizer = "adam", decay_style = "linear";
   std::optional<int64_t> iterations, samples, decay_iterations, decay_samples, warmup, warmup_samples;
   std::optional<double> warmup_fraction;
-  double min_lr = 0, clip = 1, on_host = 1;  // on_host: of the optimizer's states, where some are offloaded
+  double min_lr = 0, first_lr = 0, clip = 1, on_host = 1;  // on_host: share of the optimizer's states
   std::optional<int64_t> ranks_per_node, virtual_stages, layers_per_virtual_stage, layers;
   std::optional<RecomputeMode> granularity;
   int64_t offloaded_layers = 0;
@@ -66,8 +66,7 @@ void add_update(Rows& rows) {
   rows.push_back({"lr-warmup-iters", becomes<Draft>("schedule.warmup", integer(&Draft::warmup, 0))});
   rows.push_back({"lr-warmup-fraction", becomes<Draft>("schedule.warmup", number(&Draft::warmup_fraction, kFraction))});
   rows.push_back({"lr-warmup-samples", becomes<Draft>("schedule.warmup", integer(&Draft::warmup_samples, 0))});
-  rows.push_back(
-      {"lr-warmup-init", idle_at<Draft>({"0", "0.0"}, "the rate rises from 0", "the rate rises from 0 here")});
+  rows.push_back({"lr-warmup-init", becomes<Draft>("schedule.warmup_start", number(&Draft::first_lr, kNonNegative))});
   rows.push_back({"lr-decay-iters", becomes<Draft>("schedule.total", integer(&Draft::decay_iterations, 1))});
   rows.push_back({"lr-decay-samples", becomes<Draft>("schedule.total", integer(&Draft::decay_samples, 1))});
   rows.push_back({"train-iters", becomes<Draft>("--steps", integer(&Draft::iterations, 1))});
@@ -425,6 +424,8 @@ void finish_update(Draft& d) {
   s.total = decay ? *decay : steps.value_or(0);
   s.warmup =
       d.warmup_fraction ? static_cast<int64_t>(*d.warmup_fraction * static_cast<double>(s.total)) : warmup.value_or(0);
+  if (s.warmup > 0) s.warmup_start = r.lr > 0 ? d.first_lr / r.lr : 0;
+  if (d.first_lr > 0 && d.first_lr >= r.lr) refuse_key(keys, "lr-warmup-init", "expected less than lr");
   s.min_lr = d.min_lr;
   s.kind = d.decay_style == "constant" ? ScheduleKind::kConstant
            : d.decay_style == "linear" ? ScheduleKind::kLinear
@@ -432,7 +433,7 @@ void finish_update(Draft& d) {
                                        : ScheduleKind::kInverseSqrt;
   const bool ends = s.kind == ScheduleKind::kLinear || s.kind == ScheduleKind::kCosine;
   if (ends && s.total == 0)
-    refuse_key(keys, "train-iters", "expected a number of steps, by which the rate falls; found nothing");
+    refuse_key(keys, "train-iters", "expected the steps by which the rate falls; found nothing");
   if (!ends) s.total = 0, s.min_lr = 0;
   if (!ends && d.min_lr > 0)
     refuse_key(keys, "min-lr", cat("a rate that is ", d.decay_style, " has no lowest one here; leave it out"));

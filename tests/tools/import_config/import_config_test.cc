@@ -329,6 +329,7 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
   EXPECT_EQ(c.recipe.optimizer->betas[1], 0.95);
   EXPECT_EQ(c.recipe.schedule.kind, ScheduleKind::kCosine);
   EXPECT_EQ(c.recipe.schedule.warmup, 430);
+  EXPECT_EQ(c.recipe.schedule.warmup_start, 0);  // Megatron's first step has the rate lr-warmup-init
   EXPECT_EQ(c.recipe.schedule.total, 430000);
   EXPECT_EQ(c.recipe.schedule.min_lr, 6e-6);
   EXPECT_EQ(c.recipe.precision, Precision::kFp16);

@@ -47,7 +47,7 @@ def difference(a, b):
 
 def test_it_is_transformers_trainer(data, tmp_path):
     ours, reference = gpt2(), gpt2()
-    more = dict(eval_strategy="steps", eval_steps=3, lr_scheduler_type="cosine", max_grad_norm=0.5)
+    more = dict(eval_strategy="steps", eval_steps=3, lr_scheduler_type="cosine", warmup_steps=2, max_grad_norm=0.5)
     other = transformers.Trainer(model=reference, args=arguments(tmp_path / "a", **more), train_dataset=data, eval_dataset=data[:8])
     other.train()
     trainer = partita.hf.Trainer(model=ours, args=arguments(tmp_path / "b", **more), train_dataset=data, eval_dataset=data[:8], ranks=2)
