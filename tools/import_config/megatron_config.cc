@@ -432,8 +432,7 @@ void finish_update(Draft& d) {
            : d.decay_style == "cosine" ? ScheduleKind::kCosine
                                        : ScheduleKind::kInverseSqrt;
   const bool ends = s.kind == ScheduleKind::kLinear || s.kind == ScheduleKind::kCosine;
-  if (ends && s.total == 0)
-    refuse_key(keys, "train-iters", "expected the steps by which the rate falls; found nothing");
+  if (ends && s.total == 0) refuse_key(keys, "train-iters", "expected steps, by which the rate falls; found none");
   if (!ends) s.total = 0, s.min_lr = 0;
   if (!ends && d.min_lr > 0)
     refuse_key(keys, "min-lr", cat("a rate that is ", d.decay_style, " has no lowest one here; leave it out"));

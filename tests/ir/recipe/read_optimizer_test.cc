@@ -1,4 +1,4 @@
-// Keys of muon, and what is refused of them.
+// Keys of muon and of schedules, and what is refused of them.
 #include "ir/recipe/read_optimizer.h"
 
 #include <gmock/gmock.h>
@@ -40,6 +40,36 @@ TEST(ParseOptimizer_Muon, IsRefused) {
     const auto recipe = parse_recipe(c.text, "t");
     ASSERT_FALSE(recipe.ok()) << c.text;
     EXPECT_THAT(std::string(recipe.status().message()), testing::StartsWith(c.message));
+  }
+}
+
+TEST(ParseSchedule, IsRefused) {
+  const struct {
+    const char *text, *message;
+  } kCases[] = {
+      {"schedule: {kind: cosine}", "t:1:11: schedule: kind cosine needs 'total' (steps)"},
+      {"schedule: {kind: wsd, total: 5}", "t:1:11: schedule: kind wsd needs 'decay' (steps)"},
+      {"schedule: {kind: linear, decay: 5, total: 9}", "t:1:26: schedule: kind linear has no 'decay'; remove it"},
+      {"schedule: {kind: linear, warmup: 11, total: 10}", "t:1:11: schedule: expected warmup <= total, found 11 > 10"},
+      {"schedule: {kind: wsd, warmup: 6, decay: 5, total: 10}",
+       "t:1:11: schedule: expected warmup + decay <= total, found 6 + 5 > 10"},
+      {"schedule: {warmup_start: 0.1}", "t:1:11: schedule: kind constant needs 'warmup' (steps) with 'warmup_start'"},
+      {"schedule: {warmup: -1}", "t:1:20: schedule.warmup: expected an integer >= 0, found '-1'"},
+      {"schedule: {kind: one_cycle, warmup: 3, total: 9}",
+       "t:1:29: schedule: kind one_cycle has no 'warmup'; remove it"},
+      {"schedule: {kind: one_cycle, total: 3}", "t:1:11: schedule: expected pct_start x total > 1"},
+      {"schedule: {kind: one_cycle, total: 9, pct_start: 0.6, three_phase: true}",
+       "schedule.pct_start: expected at most"},
+      {"schedule: {kind: inverse_sqrt, min_lr: 1}", "t:1:32: schedule: kind inverse_sqrt has no 'min_lr'; remove it"},
+      {"schedule: {kind: step}",
+       "t:1:11: schedule: kind step needs exactly one of 'step_size' and 'milestones' (steps)"},
+      {"schedule: {kind: step, milestones: [5, 2]}", "t:1:36: schedule.milestones: expected steps in ascending order"},
+      {"schedule: {kind: step, warmup: 3, milestones: [2]}", "schedule.milestones: expected steps after warmup 3"},
+  };
+  for (const auto& c : kCases) {
+    const auto recipe = parse_recipe(c.text, "t");
+    ASSERT_FALSE(recipe.ok()) << c.text;
+    EXPECT_THAT(std::string(recipe.status().message()), testing::HasSubstr(c.message));
   }
 }
 
