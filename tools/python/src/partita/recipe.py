@@ -54,7 +54,8 @@ class Recipe:
         from .torch.optimizers import recipe_keys
 
         recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast, module), **keys)
-        optimizers = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
+        said: Any = optimizer
+        optimizers: list[Any] = [said] if hasattr(said, "param_groups") else list(said)
         groups = [group for o in optimizers for group in o.param_groups]
         recipe._optimized = [weakref.ref(p) for group in groups for p in group["params"]]
         named = module.named_parameters() if module is not None else [pair for g in groups for pair in zip(g.get("param_names", ()), g["params"])]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from ..errors import PartitaError
 from .where import place_in
@@ -43,13 +44,13 @@ def refuse_written_buffers(graph: Any, module: nn.Module) -> None:
             warnings.warn(f"{name}: running statistics of an instance norm are not updated: in eval() it would normalize by those that it has now", stacklevel=3)
 
 
-def _follow(graph: torch.fx.GraphModule, roots: dict[Any, str], written: dict[str, Any]) -> list[Any]:
+def _follow(graph: Any, roots: dict[Any, str], written: dict[str, Any]) -> list[Any]:
     """Adds to `roots` the nodes that are a buffer, whole or in part, and to `written` the first node that writes each.
     Returns which buffers the graph's results are."""
     results: dict[Any, list[Any]] = {}  # of a node with several
     for node in graph.graph.nodes:
         if node.op == "output":
-            return [roots.get(a) if isinstance(a, torch.fx.Node) else None for a in torch.utils._pytree.tree_leaves(node.args)]
+            return [roots.get(a) if isinstance(a, torch.fx.Node) else None for a in tree_leaves(node.args)]
         if node.op != "call_function":
             continue
         if node.target is operator.getitem and node.args[0] in results:
@@ -76,9 +77,9 @@ def _of_operator(node: Any, roots: dict[Any, str], written: dict[str, Any]) -> N
             roots[node] = roots[value]
 
 
-def _of_parts(graph: torch.fx.GraphModule, node: Any, roots: dict[Any, str], written: dict[str, Any]) -> list[Any]:
+def _of_parts(graph: Any, node: Any, roots: dict[Any, str], written: dict[str, Any]) -> list[Any]:
     """Of graphs within the graph: what runs without gradients, under autocast, or by a condition."""
-    arguments = torch.utils._pytree.tree_leaves([node.args, node.kwargs])
+    arguments = tree_leaves([node.args, node.kwargs])
     parts = [a for a in arguments if isinstance(a, torch.fx.Node) and a.op == "get_attr" and isinstance(getattr(graph, str(a.target), None), torch.fx.GraphModule)]
     found: list[Any] = []
     for part in parts:

@@ -36,7 +36,9 @@ def capturable_experts(module: nn.Module) -> Iterator[None]:
 
 def translations() -> dict[Any, Any]:
     """Operators that Partita writes as ONNX itself: batch norms with running statistics, at which PyTorch 2.6's exporter fails."""
-    from onnxscript import opset18 as op
+    from onnxscript import opset18
+
+    op: Any = opset18
 
     def normalized(results: int, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float) -> tuple[Any, ...]:
         """As for inference; mark_batch_norms says which ones train, and nothing reads the other results."""
@@ -80,9 +82,10 @@ def rewritten(graph: Any) -> Any:
     return graph
 
 
-def _stop_without_gradients(module: torch.fx.GraphModule) -> None:
+def _stop_without_gradients(module: Any) -> None:
     """Has no gradient flow through what runs under torch.no_grad(), which the exporter forgets."""
-    graph, stopped = module.graph, set[torch.fx.Node]()
+    graph = module.graph
+    stopped: set[Any] = set()
     while _write_out(module, stopped):
         pass
     for node in [n for n in graph.nodes if n in stopped]:
@@ -97,7 +100,7 @@ def _stop_without_gradients(module: torch.fx.GraphModule) -> None:
     module.recompile()
 
 
-def _write_out(module: torch.fx.GraphModule, stopped: set[torch.fx.Node]) -> bool:
+def _write_out(module: Any, stopped: set[Any]) -> bool:
     """Writes parts that switch gradients on or off into the graph itself. Adds to `stopped` what runs without. False: there are none."""
     graph = module.graph
     found = [n for n in graph.nodes if n.target is torch.ops.higher_order.wrap_with_set_grad_enabled]

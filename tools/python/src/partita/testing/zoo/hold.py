@@ -124,10 +124,11 @@ def _reference(model: Kept, recipe: Mapping[str, Any]) -> _Reference | Cell:
     """A Cell says why there is none."""
     full = {key: value for key, value in recipe.items() if key != "precision"}
     try:
-        for k, slower in enumerate(SLOWER):
-            found = _one_rank(model, _at(full, slower))
-            if found.own <= CALM or k + 1 == len(SLOWER):
+        found = _one_rank(model, _at(full, SLOWER[0]))
+        for slower in SLOWER[1:]:
+            if found.own <= CALM:
                 break
+            found = _one_rank(model, _at(full, slower))
         if "precision" not in recipe:
             return found
         rounded = _one_rank(model, {**found.recipe, "precision": recipe["precision"]})

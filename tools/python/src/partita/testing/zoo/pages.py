@@ -28,7 +28,7 @@ python3 -m partita.testing.zoo --table docs/architectures.md --jobs 2
 
 `CPU seconds`: of all that was run for it, captures and torch's own runs included. `beside fp64`: of what Partita trained, the distance of the weights from torch's in fp64, as a share of their norm; `torch's fp32`: of what torch trained in fp32.
 """
-    columns = ("architecture", "parameters", "CPU seconds", "learning rate", "beside fp64", "torch's fp32", "")
+    columns: Sequence[str] = ("architecture", "parameters", "CPU seconds", "learning rate", "beside fp64", "torch's fp32", "")
 
     def row(self, outcome: Outcome) -> str:
         o = outcome
@@ -59,7 +59,7 @@ class BesideOneRank:
 
     def __init__(self, layouts: Sequence[str], random: int, command: str):
         """`layouts` and `random`: of the columns. `command`: that makes the page."""
-        self.columns = ("architecture", "parameters", *layouts, *(f"random {k + 1}" for k in range(random)))
+        self.columns: Sequence[str] = ("architecture", "parameters", *layouts, *(f"random {k + 1}" for k in range(random)))
         self.head = _BESIDE_ONE_RANK.format(command=command)
         self._reasons: dict[str, str] = {}  # by what is left of them without names and numbers
 
