@@ -52,7 +52,7 @@ class Checkpoint:
         differs is a PartitaError, and the module stays as it was. Trainable parameters that no gradient of the exported loss
         reaches, and those that were frozen, stay as they are.
         Running variances become those of the sample, as torch keeps them; ONNX's, and so a checkpoint's, are the population's.
-        That needs the program: a checkpoint that lies elsewhere is loaded as it is, with a warning.
+        That needs the program of an export: a checkpoint that does not lie in its folder is loaded as it is, with a warning.
         """
         from .torch.states import load_parameters, sample_variances
 
@@ -61,8 +61,8 @@ class Checkpoint:
             runs *= facts["runs"]
             sample_variances(tensors, facts["first"], facts["variances"], facts["samples"], runs)
         elif any(name.endswith(".running_var") for name in tensors):
-            warnings.warn("running variances are loaded as ONNX keeps them, of the population: the program that they are of does not lie beside this "
-                          "checkpoint, which knows how many values a batch had", stacklevel=2)  # fmt: skip
+            warnings.warn("running variances are loaded as ONNX keeps them, of the population: no program of an export lies beside this checkpoint, "
+                          "which would know how many values a batch had", stacklevel=2)  # fmt: skip
         idle = [name for name in facts.get("trained", []) if name not in tensors]
         if idle:
             warnings.warn(f"{', '.join(idle)}: frozen, or no gradient reaches it: it stays as it is", stacklevel=2)
