@@ -90,7 +90,7 @@ absl::StatusOr<KeyOutcome> read_scheduler_type(const YamlNode& node, const std::
 void add_scheduler(KeyRows<Draft>& rows) {
   rows.push_back({"scheduler.type", read_scheduler_type});
   rows.push_back({"scheduler.params.warmup_min_lr",
-                  becomes<Draft>("schedule: it rises from 0", number(&Draft::warmup_min_lr, kNonNegative))});
+                  becomes<Draft>("schedule.warmup_start", number(&Draft::warmup_min_lr, kNonNegative))});
   rows.push_back(
       {"scheduler.params.warmup_max_lr", becomes<Draft>("optimizer.lr", number(&Draft::warmup_max_lr, kNonNegative))});
   rows.push_back({"scheduler.params.warmup_num_steps", becomes<Draft>("schedule.warmup", integer(&Draft::warmup, 0))});
@@ -98,7 +98,7 @@ void add_scheduler(KeyRows<Draft>& rows) {
   rows.push_back(
       {"scheduler.params.warmup_type", becomes<Draft>("schedule: it rises along a line", text(&Draft::warmup_type))});
   rows.push_back({"scheduler.params.warmup_min_ratio",
-                  becomes<Draft>("schedule: it rises from 0", number(&Draft::warmup_min_ratio, kNonNegative))});
+                  becomes<Draft>("schedule.warmup_start", number(&Draft::warmup_min_ratio, kFraction))});
   rows.push_back({"scheduler.params.cos_min_ratio",
                   becomes<Draft>("schedule.min_lr", number(&Draft::cos_min_ratio, kNonNegative))});
   rows.push_back(
@@ -354,10 +354,6 @@ void finish_scheduler(const YamlNode& root, Draft& d) {
   if (d.warmup_type != "linear" && d.warmup.value_or(1000) > 0)
     refuse_key(keys, "scheduler.params.warmup_type",
                cat("expected linear, found ", d.warmup_type, " (its default is log); ", kOrSay));
-  for (std::string_view key : {"scheduler.params.warmup_min_lr", "scheduler.params.warmup_min_ratio"}) {
-    if ((key.ends_with("lr") ? d.warmup_min_lr : d.warmup_min_ratio) > 0)
-      refuse_key(keys, key, cat("expected 0: the rate rises from 0; ", kOrSay));
-  }
   if (d.scheduler != "WarmupLR" && !d.total)
     refuse_key(keys, "scheduler.params.total_num_steps", cat("expected the number of steps, found nothing; ", kOrSay));
   ScheduleRecipe& s = d.config.recipe.schedule;
@@ -366,8 +362,13 @@ void finish_scheduler(const YamlNode& root, Draft& d) {
   s.kind = d.scheduler == "WarmupLR"        ? ScheduleKind::kConstant
            : d.scheduler == "WarmupDecayLR" ? ScheduleKind::kLinear
                                             : ScheduleKind::kCosine;
-  if (d.scheduler == "WarmupCosineLR" && d.config.recipe.optimizer)
-    s.min_lr = d.cos_min_ratio * d.config.recipe.optimizer->lr;
+  const bool cosine = d.scheduler == "WarmupCosineLR";
+  const double lr = d.config.recipe.optimizer ? d.config.recipe.optimizer->lr : 0;
+  if (cosine) s.min_lr = d.cos_min_ratio * lr;
+  if (!cosine && d.warmup_min_lr > 0 && d.warmup_min_lr >= lr)
+    refuse_key(keys, "scheduler.params.warmup_min_lr", cat("expected less than the rate, ", lr, "; ", kOrSay));
+  // DeepSpeed's second step has the first one's rate, and so on: the rate rises a step earlier here.
+  if (s.warmup > 0) s.warmup_start = cosine ? d.warmup_min_ratio : lr > 0 ? d.warmup_min_lr / lr : 0;
   if (!d.warmup) note_default(keys, "scheduler.params.warmup_num_steps", "1000", "schedule.warmup: 1000");
 }
 

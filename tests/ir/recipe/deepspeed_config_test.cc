@@ -35,10 +35,24 @@ TEST(DeepSpeedConfig_Tutorial, BecomesARecipe) {
   EXPECT_EQ(recipe->optimizer->lr, 3e-5);
   EXPECT_EQ(recipe->optimizer->betas[1], 0.95);
   EXPECT_EQ(recipe->schedule.warmup, 500);
+  EXPECT_EQ(recipe->schedule.warmup_start, 0);
   EXPECT_EQ(recipe->clip_grad_norm, 1.0);
   EXPECT_EQ(recipe->precision, Precision::kFp16);
   EXPECT_EQ(recipe->pin.zero, 3);
   EXPECT_EQ(recipe->pin.offload, OffloadMode::kAll);
+}
+
+TEST(DeepSpeedConfig_Warmup, BeginsWhereItSays) {
+  auto start = [](const std::string& scheduler) {
+    auto recipe = parse_recipe(R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 4e-5}},
+                                   "scheduler": {)" +
+                                   scheduler + R"("warmup_type": "linear", "warmup_num_steps": 9}}})",
+                               "ds_config.json");
+    EXPECT_TRUE(recipe.ok()) << recipe.status();
+    return recipe.ok() ? recipe->schedule.warmup_start : std::nullopt;
+  };
+  EXPECT_EQ(start(R"("type": "WarmupLR", "params": {"warmup_min_lr": 1e-5, )"), 0.25);
+  EXPECT_EQ(start(R"("type": "WarmupCosineLR", "params": {"total_num_steps": 90, "warmup_min_ratio": 0.125, )"), 0.125);
 }
 
 TEST(DeepSpeedConfig_LossScale, IsThatOfTheRecipe) {
@@ -61,6 +75,9 @@ TEST(DeepSpeedConfig_BadInput, NamesTheKey) {
       {R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2})", "multiple"},
       {R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})", "optimizer.type"},
       {R"({"train_batch_size": 8, "scheduler": {"type": "OneCycle"}})", "scheduler.type"},
+      {R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 1e-5}},
+           "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-4, "warmup_type": "linear"}}})",
+       "warmup_min_lr: expected less than the rate, 1e-05"},
       {R"({"train_batch_size": 8, "fp16": {"enabled": "yes"}})", "fp16.enabled"},
       {R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": -1}})", "fp16.loss_scale"},
       {R"({"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": 0}})", "fp16.hysteresis"},
