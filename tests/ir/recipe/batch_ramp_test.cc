@@ -1,13 +1,11 @@
 // A global batch that changes at steps.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "ir/recipe/read_recipe.h"
+#include "tests/ir/support/parsed_recipe.h"
 
 namespace partita {
 namespace {
-
-using testing::StartsWith;
 
 TEST(ParseRecipe_BatchRamp, EndsWithTheGlobalBatch) {
   const auto recipe = parse_recipe("batch: {global: [[0, 4], [3, 8], [1e4, 16]]}", "t");
@@ -32,11 +30,7 @@ TEST(ParseRecipe_BatchRamp, IsRefused) {
       {"batch: {global: [[0, 4], [5, 8]]}\npin: {schedule: pipedream}",
        "t: batch.global: expected one number with schedule: pipedream"},
   };
-  for (const auto& [recipe, message] : cases) {
-    const auto parsed = parse_recipe(recipe, "t");
-    ASSERT_FALSE(parsed.ok()) << recipe;
-    EXPECT_THAT(std::string(parsed.status().message()), StartsWith(message)) << recipe;
-  }
+  for (const auto& [recipe, message] : cases) expect_refused(recipe, message);
 }
 
 }  // namespace

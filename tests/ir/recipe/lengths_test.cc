@@ -1,16 +1,14 @@
 // Several extents of one symbolic dimension.
 #include "ir/recipe/lengths.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "ir/recipe/read_recipe.h"
 #include "ir/recipe/write_recipe.h"
+#include "tests/ir/support/parsed_recipe.h"
 
 namespace partita {
 namespace {
-
-using testing::StartsWith;
 
 TEST(ParseRecipe_Lengths, BindTheLargest_AndAreWrittenBack) {
   const auto recipe = parse_recipe("bind: {sequence: [1024, 512, 2048], batch: 8}", "t");
@@ -44,11 +42,7 @@ TEST(ParseRecipe_Lengths, AreRefused) {
       {"data: {kind: tokens, lengths: n}", "t:1:22: data: "},
       {"bind: {s: [8, 16]}\npin: {schedule: pipedream}", "t: bind.s: expected one length with schedule: pipedream"},
   };
-  for (const auto& [recipe, message] : cases) {
-    const auto parsed = parse_recipe(recipe, "t");
-    ASSERT_FALSE(parsed.ok()) << recipe;
-    EXPECT_THAT(std::string(parsed.status().message()), StartsWith(message)) << recipe;
-  }
+  for (const auto& [recipe, message] : cases) expect_refused(recipe, message);
 }
 
 TEST(RecipeOfLength, TakesAsManyPositionsAStep) {

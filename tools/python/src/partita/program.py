@@ -57,14 +57,16 @@ def compile(
     `keep_gradients`: keeps them to the end of a step, for `Run`s that save them.
     """
     folder, owner = _new_folder(path)
-    asked = recipe if recipe is not None else Recipe()
-    if not isinstance(model, (str, Path)):
-        asked = asked.called_as(model.trained)
-    said = asked if isinstance(model, (str, Path)) else _joined(model.recipe, asked)
-    if not isinstance(model, (str, Path)) and (left := asked.left_out(model.trained)):
-        said = said.replaced(frozen=[*said.keys.get("frozen", []), *left])
+    said = recipe if recipe is not None else Recipe()
+    if isinstance(model, (str, Path)):
+        source = Path(model)
+    else:
+        source, asked = model.path, said.called_as(model.trained)
+        said = _joined(model.recipe, asked)
+        if left := asked.left_out(model.trained):
+            said = said.replaced(frozen=[*said.keys.get("frozen", []), *left])
+        (folder / "module.json").write_text(json.dumps({**model.facts, "steps_taken": asked.steps_taken}), encoding="utf-8")
     (folder / "train.yaml").write_text(said.text(), encoding="utf-8")
-    source = Path(model) if isinstance(model, (str, Path)) else model.path
     layout: list[str | Path] = [f"--pin={key}={_yaml(value)}" for key, value in (pin or {}).items()]
     others = ["--also", ",".join(str(a) for a in also)] if also else []
     layout += [f"--like={preset}" for preset in ([like] if isinstance(like, str) else like)]
@@ -79,8 +81,6 @@ def compile(
         layout += ["--plan", folder / "plan.json"]
     if ranks is not None:
         layout += ["--ranks", str(ranks)]
-    if not isinstance(model, (str, Path)):
-        (folder / "module.json").write_text(json.dumps({**model.facts, "steps_taken": asked.steps_taken}), encoding="utf-8")
     run_partita("compile", source, "--train", folder / "train.yaml", "-o", folder / "bundle", *layout, *others,
                 *(["--keep-gradients"] if keep_gradients else []))
     return Program(folder, owner)
