@@ -7,8 +7,8 @@
 namespace partita {
 namespace {
 
-constexpr double kMostReplayed = 3e5;  // operations of a pipeline that are simulated one by one
-constexpr double kUpdateKernels = 20;  // of an optimizer that updates many parameters in one
+constexpr double kMostReplayed[] = {64, 3e5};  // passes of a pipeline that are simulated, without and with `replay`
+constexpr double kUpdateKernels = 20;          // of an optimizer that updates many parameters in one
 
 // Of all groups of devices: the step is over when the slowest is done.
 double most_of(const Cluster& cluster, double SoftwareProfile::*constant) {
@@ -441,7 +441,7 @@ Prediction CostModel::predict_largest(const Layout& l, bool replay) {
   const Simulation sim = timeline(l, costs);
   double busiest = 0;
   double pipeline = closed_form(sim, differ(l), &busiest);
-  if (replay && l.pipeline > 1 && 2 * micro * static_cast<double>(l.pipeline * l.interleave) <= kMostReplayed)
+  if (l.pipeline > 1 && 2 * micro * static_cast<double>(l.pipeline * l.interleave) <= kMostReplayed[replay])
     pipeline = std::max(busiest, simulate(sim).seconds);
 
   // The stage that works longest.

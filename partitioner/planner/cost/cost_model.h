@@ -29,8 +29,8 @@ class CostModel {
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
 
-  // The layout must be valid. With `replay` the pipeline is simulated, else its closed form is used. `bound`: a
-  // prediction that cannot be below it may stop early (step_seconds is then a lower bound).
+  // The layout must be valid. With `replay` the pipeline is simulated; without, where it has few passes: where it has
+  // many, the closed form is near enough to choose those that are.
   Prediction predict(const Layout& layout, bool replay);
   // Stage times for the simulator: of samples of the largest length, as all that follows but for bounds.
   Simulation simulation(const Layout& layout);

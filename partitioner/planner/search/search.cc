@@ -374,8 +374,11 @@ class Search {
     }
     if (first == nullptr) return;
     out_.best = {first->layout, model_.predict(first->layout, true)};
-    for (const Candidate& c : out_.others) {
-      if (c.prediction.fits && order(c) < order(*out_.best)) out_.best = c;
+    for (size_t k = 0; k < out_.others.size(); ++k) {
+      Candidate& c = out_.others[k];
+      if (!c.prediction.fits || !(order(c) < order(*out_.best))) continue;
+      if (k >= kReplayed) c.prediction = model_.predict(c.layout, true);  // so far by the closed form
+      if (order(c) < order(*out_.best)) out_.best = c;
     }
     std::erase_if(out_.others, [&](const Candidate& c) { return c.layout == out_.best->layout; });
   }
