@@ -11,12 +11,14 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "runtime/device/device.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/bundle_plans.h"
 #include "runtime/program/program_check.h"
 #include "runtime/program/program_image.h"
+#include "runtime/program/sides.h"
 #include "tools/flow/describe_choices.h"
 #include "tools/flow/device_code_summary.h"
 #include "tools/flow/weight_files.h"
@@ -96,15 +98,17 @@ absl::Status copy_runner(const std::string& runner, const std::string& path) {
   return absl::OkStatus();
 }
 
-// The shared libraries beside the runner: modules for MPI and CUDA, and of what it links those that a bare system
-// lacks. Links to them where the file system has links: the bundle keeps its own when another version is installed.
-absl::Status copy_libraries(const std::string& runner, const std::string& folder) {
+// The shared libraries beside the runner: modules for MPI and, where the ranks have GPUs, for CUDA, and of what it
+// links those that a bare system lacks. Links to them where the file system has links: the bundle keeps its own when
+// another version is installed.
+absl::Status copy_libraries(const std::string& runner, const std::string& folder, bool devices) {
   namespace fs = std::filesystem;
   std::error_code ec;
   fs::create_directory(folder, ec);
   for (fs::directory_iterator file(fs::path(runner).parent_path(), ec), end; !ec && file != end; file.increment(ec)) {
     const fs::path name = file->path().filename();
     if (name.string().find(".so") == std::string::npos || !file->is_regular_file(ec)) continue;
+    if (name == runtime::kCudaModule && !devices) continue;
     std::error_code no_link;
     fs::create_hard_link(file->path(), folder / name, no_link);
     if (no_link) fs::copy_file(file->path(), folder / name, ec);
@@ -157,7 +161,8 @@ absl::Status write_files(const Compiled& compiled, const std::string& runner, co
                                        quote(compiled.programs.front().model, 200)));
   PARTITA_RETURN_IF_ERROR(write_parts(compiled, folder));
   PARTITA_RETURN_IF_ERROR(copy_runner(runner, cat(folder, "/", runtime::kRankName)));
-  return copy_libraries(runner, cat(folder, "/", runtime::kLibrariesName));
+  return copy_libraries(runner, cat(folder, "/", runtime::kLibrariesName),
+                        runtime::needs_device(compiled.programs.front()));
 }
 
 // A bundle within a bundle, in folder `name` of two parts: its first weights are the bundle's.
