@@ -104,11 +104,11 @@ void batch_normalization(Conversion& c) {
   const bool training = exported || c.services.batch_norm_training();
   c.services.never_train(c.in(3));
   c.services.never_train(c.in(4));
-  if (!training && c.services.training() && c.version >= 14) {
+  if (!training && c.services.training()) {
     c.services.warn(
-        "BatchNormalization nodes have training_mode 0 (torch.onnx.export(dynamo=True) writes no other): they use the "
-        "stored statistics and do not update them, as in inference; semantics: {batch_norm_training: true} in "
-        "train.yaml normalizes by the batch");
+        "BatchNormalization nodes are in their form for inference, as most exporters write no other "
+        "(torch.onnx.export(dynamo=True), jax2onnx, paddle2onnx): they use the stored statistics and do not update "
+        "them; semantics: {batch_norm_training: true} in train.yaml normalizes by the batch");
   }
   if (!training || !c.services.training()) {
     int r = e.rank(x);

@@ -126,7 +126,12 @@ struct Recurrent {
       ValueId b = of_direction(3, d);
       c.require(e.shape(b) == Shape{2 * gates * hidden}, "input B has the wrong shape");
       ValueId bias = e.slice(b, 0, 0, gates * hidden);
-      if (with_recurrent_bias) bias = e.add(bias, recurrent_bias(d));
+      if (with_recurrent_bias) {
+        ValueId recurrent = recurrent_bias(d);
+        // Keras's LSTM and SimpleRNN have one bias. Trained, the zeros that stand for the other would move as it does.
+        if (c.services.producer() == "tf2onnx") recurrent = e.emit("stop_gradient", {recurrent});
+        bias = e.add(bias, recurrent);
+      }
       y = e.add(y, bias);
     }
     return e.reshape(y, {steps, batch, gates * hidden});

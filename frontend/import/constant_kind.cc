@@ -54,7 +54,11 @@ bool is_mask(const Literal& literal) {
 bool is_unnamed_scalar(const OnnxTensor& tensor) {
   if (elements(tensor.type.shape) != 1) return false;
   std::string_view name = tensor.name;
-  if (name.starts_with("onnx::") || name.starts_with("/")) return true;
+  // By PyTorch, then by ONNX Runtime where it shares constants, tf2onnx, and Paddle.
+  for (std::string_view made_up :
+       {"onnx::", "/", "ortshared_", "const_fold_opt__", "helper.constant.", "auto.cast.", "p2o."}) {
+    if (name.starts_with(made_up)) return true;
+  }
   // "pow_12", "val_3", "scalar_tensor_default_1", "17": a traced operation, numbered.
   name = name.substr(0, name.find_last_not_of("0123456789") + 1);
   if (name.ends_with('_') && name.size() > 1) name.remove_suffix(1);

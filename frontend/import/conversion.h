@@ -43,7 +43,8 @@ class ImportServices {
   virtual int64_t next_instance() = 0;  // numbers the random ops of the graph
   virtual int64_t seed() const = 0;
   virtual bool training() const = 0;
-  virtual bool batch_norm_training() const = 0;  // of nodes that say training_mode 0
+  virtual bool batch_norm_training() const = 0;   // of nodes that say training_mode 0
+  virtual std::string_view producer() const = 0;  // the exporter, as the file has it
   // The state's value after a step, where `v` is a state's value; it is then no parameter. False where it is none.
   virtual bool set_running(ValueId v, ValueId next) = 0;
   virtual void never_train(ValueId v) = 0;

@@ -4,6 +4,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "frontend/import/constant_kind.h"
+#include "frontend/import/constants_by_use.h"
 #include "frontend/import/importer.h"
 #include "ir/recipe/recipe.h"
 
@@ -87,11 +88,21 @@ void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
     if (n.op == "BatchNormalization" && n.inputs.size() >= 5)
       statistics_.insert(n.inputs.begin() + 3, n.inputs.begin() + 5);
   }
+  settings_ = constants_by_use(model_);
+  std::vector<std::string> constants;
   for (size_t k = 0; k < graph.initializers.size(); ++k) {
     const OnnxTensor& t = graph.initializers[k];
     if (t.name.empty()) fail("an initializer has no name");
     if (scope.values.contains(t.name)) fail(cat("two initializers are named ", quote(t.name)));
-    add_initializer(t, tables[k], scope);
+    const bool trained = add_initializer(t, tables[k], scope);
+    if (settings_.contains(t.name) && !trained && !is_unnamed_scalar(t) && !matches_any(options_.frozen, t.name))
+      constants.push_back(t.name);
+  }
+  if (!constants.empty()) {
+    warn(
+        cat("initializers that are constants and not trained, by what reads them (exponents, epsilons, factors, first "
+            "states, shifts and scales of inputs): ",
+            quote_list(constants), "; if one is a parameter, name it in `trainable`, beside '*' for the others"));
   }
   warn_unmatched("trainable", options_.trainable, graph.initializers);
   warn_unmatched("frozen", options_.frozen, graph.initializers);
@@ -121,11 +132,11 @@ void Importer::warn_unmatched(std::string_view key, const std::vector<std::strin
   }
 }
 
-void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& scope) {
+bool Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& scope) {
   if (t.type.dtype == DType::kInvalid) {
     scope.values[t.name] = {OnnxValue::Kind::kUnusable, kNoValue, nullptr,
                             cat("of element type ", onnx_element_name(t.element), ", which is not supported")};
-    return;
+    return false;
   }
   auto mapped = options_.names.find(t.name);
   const std::string& name = mapped == options_.names.end() ? t.name : mapped->second;
@@ -133,9 +144,10 @@ void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
     return matches_any(globs, name) || matches_any(globs, t.name);
   };
   const bool number = is_float(t.type.dtype), statistic = statistics_.contains(t.name);
-  const bool weight = number && !t.buffer && !table && !is_unnamed_scalar(t) && !(t.literal && is_mask(*t.literal));
+  const bool kept = t.buffer || settings_.contains(t.name);
+  const bool weight = number && !kept && !table && !is_unnamed_scalar(t) && !(t.literal && is_mask(*t.literal));
   bool trained = number && !statistic && !matches(options_.frozen);
-  if (trained && t.buffer) {  // a pattern that fits some of a layer's weights is not meant for its masks
+  if (trained && kept) {  // a pattern that fits some of a layer's weights is not meant for its masks
     const std::vector<std::string>& named = options_.trainable;
     trained = std::any_of(named.begin(), named.end(), [&](const std::string& n) { return n == name || n == t.name; });
   } else if (trained) {
@@ -145,7 +157,7 @@ void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
   if (!trained && !weight && !statistic && t.literal &&
       elements(t.type.shape) <= (number ? kMaxConstant : Emitter::kMaxFolded)) {
     scope.values[t.name] = OnnxValue::tensor(emitter_.builder().constant(*t.literal, name));
-    return;
+    return false;
   }
   State state{.name = name, .kind = trained ? StateKind::kParameter : StateKind::kFrozen};
   if (t.literal) {
@@ -156,6 +168,7 @@ void Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
   state_of_[static_cast<ValueId>(emitter_.builder().graph().values.size())] =
       static_cast<int>(emitter_.builder().graph().states.size());
   scope.values[t.name] = OnnxValue::tensor(emitter_.builder().state(std::move(state), t.type));
+  return trained;
 }
 
 }  // namespace partita

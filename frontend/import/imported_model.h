@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct ImportOptions {
   bool batch_norm_training = false;          // normalize by the batch where the file says training_mode 0, too
   int64_t seed = 0;                          // of random ops that have none of their own
   std::map<std::string, Literal> fixed;      // graph inputs that are constants of this compilation
+  std::set<std::string> outputs;  // values of the file's graph that are outputs besides, where there are such
 };
 
 struct ImportInfo {

@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "frontend/import/constant_weights.h"
 #include "frontend/import/convert_table.h"
 #include "frontend/import/lost_names.h"
 #include "frontend/import/node_order.h"
@@ -53,6 +54,12 @@ ImportedModel Importer::run() {
     if (v->kind == OnnxValue::Kind::kUnusable) fail(cat("graph output ", quote(out.name), " is ", v->why));
     if (v->kind != OnnxValue::Kind::kTensor) fail(cat("graph output ", quote(out.name), " is not a tensor"));
     emitter_.builder().output(out.name, v->value);
+  }
+  for (const std::string& name : options_.outputs) {
+    const OnnxValue* v = scope.find(name);
+    const bool known = std::ranges::any_of(graph.outputs, [&](const OnnxValueInfo& out) { return out.name == name; });
+    if (!known && v && v->kind == OnnxValue::Kind::kTensor && emitter_.builder().graph().producer(v->value))
+      emitter_.builder().output(name, v->value);
   }
   finish();
   return std::move(result_);
@@ -328,8 +335,15 @@ void Importer::finish() {
 }
 
 absl::StatusOr<ImportedModel> import_forward(const OnnxModel& model, const ImportOptions& options) {
+  std::vector<std::string> left;
+  const std::optional<OnnxModel> moved = with_constant_weights(model, options.trainable, left);
   try {
-    return Importer(model, options).run();
+    ImportedModel out = Importer(moved ? *moved : model, options).run();
+    if (!left.empty()) {
+      out.warnings.push_back(cat("weights that the file has as Constant nodes are not trained: ", quote_list(left),
+                                 "; name them in `trainable`, beside '*' for the initializers"));
+    }
+    return out;
   } catch (const ImportError& e) {
     return with_context(e.status, quote(model.path));
   }

@@ -46,6 +46,7 @@ class Importer : public ImportServices {
   int64_t seed() const override { return options_.seed; }
   bool training() const override { return options_.training; }
   bool batch_norm_training() const override { return options_.batch_norm_training; }
+  std::string_view producer() const override { return model_.producer; }
   bool set_running(ValueId v, ValueId next) override;
   void never_train(ValueId v) override { untrained_.push_back(v); }
   void warn(std::string message) override;
@@ -57,7 +58,8 @@ class Importer : public ImportServices {
   void bind_symbols(const OnnxGraph& graph);
   void add_inputs(const OnnxGraph& graph, ImportScope& scope);
   void add_initializers(const OnnxGraph& graph, ImportScope& scope);
-  void add_initializer(const OnnxTensor& tensor, bool table, ImportScope& scope);
+  // Whether it is trained.
+  bool add_initializer(const OnnxTensor& tensor, bool table, ImportScope& scope);
   void warn_unmatched(std::string_view key, const std::vector<std::string>& globs,
                       const std::vector<OnnxTensor>& initializers);
   Shape input_shape(const OnnxValueInfo& info) const;
@@ -82,6 +84,7 @@ class Importer : public ImportServices {
   int64_t instances_ = 0, count_ = 0;
   std::vector<ValueId> untrained_;
   absl::flat_hash_set<std::string> statistics_;  // initializers that are running statistics: states, however small
+  absl::flat_hash_set<std::string> settings_;    // initializers that are constants (constants_by_use.h)
   absl::flat_hash_map<ValueId, int> state_of_;   // a state's value -> its index
 };
 

@@ -25,7 +25,8 @@ class Backward {
     if (!needed_[loss]) {
       return absl::InvalidArgumentError(
           "the loss depends on no trainable parameter through differentiable operations; check `trainable`, `frozen` "
-          "and `loss` in train.yaml");
+          "and `loss` in train.yaml (weights that a file has as Constant nodes are trained where `trainable` names "
+          "them)");
     }
     gradient_.assign(needed_.size(), kNoValue);
     b_.context() = {.segment = Segment::kBackward};

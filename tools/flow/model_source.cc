@@ -26,6 +26,9 @@ ImportOptions import_options(const Recipe& recipe) {
   o.names = recipe.names;
   o.seed = recipe.seed;
   o.batch_norm_training = recipe.semantics.batch_norm_training;
+  for (const LossRecipe& loss : recipe.loss) o.outputs.insert({loss.output, loss.with, loss.logit_scale});
+  for (const auto& [name, metric] : recipe.metrics) o.outputs.insert(metric.output);
+  o.outputs.erase("");
   return o;
 }
 

@@ -32,6 +32,24 @@ void warn_of_idle_patterns(const Recipe& recipe, const Graph& graph, std::vector
     warn(cat("groups[", k, "].match"), recipe.optimizer->groups[k].match);
 }
 
+// A model that ends in probabilities, as Keras's classifiers do, beside a loss that takes logits.
+void warn_of_probabilities(const Recipe& recipe, const Graph& graph, std::vector<std::string>& warnings) {
+  for (const LossRecipe& loss : recipe.loss) {
+    const std::string_view applied = loss.kind == LossKind::kCrossEntropy    ? "softmax"
+                                     : loss.kind == LossKind::kBceWithLogits ? "sigmoid"
+                                                                             : "";
+    for (const GraphOutput& out : graph.outputs) {
+      const Node* made = graph.producer(out.value);
+      if ((!loss.output.empty() && out.name != loss.output) || made == nullptr || made->op->name != applied) continue;
+      const std::string& logits = graph.values[made->inputs[0]].name;
+      warnings.push_back(cat("loss: ", enum_name(loss.kind), " takes logits and applies the ", applied, " itself, and ",
+                             quote(out.name, 100), " is what ", graph.origin(*made), " makes: it is applied twice; ",
+                             logits.empty() ? "export the model without it"
+                                            : cat("take what it is made of: output: ", quote(logits, 100))));
+    }
+  }
+}
+
 // Stages whose expert axes differ leave whole what rows choose from: the graph is divided before it is cut.
 int64_t expert_parts(const Layout& layout) {
   const bool alike = std::all_of(layout.stages.begin(), layout.stages.end(),
@@ -157,6 +175,7 @@ absl::StatusOr<ModelInHand> read_model(ModelSource& source, Recipe recipe, std::
   m.warnings.insert(m.warnings.end(), model.warnings.begin(), model.warnings.end());
   for (std::string& w : lost_dropout(source.path(), model.graph)) m.warnings.push_back(std::move(w));
   warn_of_idle_patterns(recipe, model.graph, m.warnings);
+  warn_of_probabilities(recipe, model.graph, m.warnings);
   PARTITA_RETURN_IF_ERROR(take_batch(source, recipe, m));
   PARTITA_ASSIGN_OR_RETURN(m.batch, plan_batch(m.imported->graph, recipe, m.layout));
   m.recipe = std::move(recipe);

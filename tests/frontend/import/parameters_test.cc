@@ -10,6 +10,7 @@
 namespace partita {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
@@ -88,19 +89,137 @@ TEST(Parameters, BatchNorm_OfAnInferenceExportIsPointedOut) {
   add_node(g, "BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"y"});
   ImportedModel model = imported(m);
   EXPECT_THAT(trained(model), UnorderedElementsAre("scale", "bias"));
-  EXPECT_THAT(model.warnings, Contains(HasSubstr("training_mode 0")));
+  EXPECT_THAT(model.warnings, Contains(HasSubstr("in their form for inference")));
   ImportOptions by_the_batch;
   by_the_batch.batch_norm_training = true;
   model = imported(m, by_the_batch);
   EXPECT_THAT(trained(model), UnorderedElementsAre("scale", "bias"));
-  EXPECT_THAT(model.warnings, Not(Contains(HasSubstr("training_mode 0"))));
+  EXPECT_THAT(model.warnings, Not(Contains(HasSubstr("in their form for inference"))));
   EXPECT_EQ(running(model), 2);
   add_int(g->mutable_node(0), "training_mode", 1);
   for (const char* name : {"next_mean", "next_var"}) g->mutable_node(0)->add_output(name);
   model = imported(m);
   EXPECT_THAT(trained(model), UnorderedElementsAre("scale", "bias"));
-  EXPECT_THAT(model.warnings, Not(Contains(HasSubstr("training_mode 0"))));
+  EXPECT_THAT(model.warnings, Not(Contains(HasSubstr("in their form for inference"))));
   EXPECT_EQ(running(model), 2);
+}
+
+// As tf2onnx, jax2onnx and paddle2onnx write the program's numbers.
+class OtherExporters : public testing::Test {
+ protected:
+  OtherExporters() { add_floats(graph_, "w", {3, 3}, {1, 0, 2, 0, 1, 0, 1, 1, 1}); }
+
+  // y = f(x w) by these nodes from "a" to "y".
+  ImportedModel with(std::vector<std::pair<std::string, std::vector<std::string>>> nodes, ImportOptions options = {}) {
+    add_value(graph_->add_input(), "x", {4, 3});
+    add_value(graph_->add_output(), "y", {4, 3});
+    add_node(graph_, "MatMul", {"x", "w"}, {"a"});
+    for (size_t k = 0; k < nodes.size(); ++k)
+      add_node(graph_, nodes[k].first, nodes[k].second,
+               {k + 1 == nodes.size() ? "y" : std::string(1, static_cast<char>('b' + k))});
+    return imported(model_, options);
+  }
+
+  onnx::ModelProto model_ = empty_model();
+  onnx::GraphProto* graph_ = model_.mutable_graph();
+};
+
+TEST_F(OtherExporters, NumbersOfTheProgramAreConstants) {
+  add_floats(graph_, "mul/x:0", {}, {0.5});
+  add_floats(graph_, "Pow/y:0", {1}, {3});
+  add_floats(graph_, "add/y:0", {1}, {1e-5});
+  add_floats(graph_, "low", {1}, {0});
+  const ImportedModel model = with({{"Mul", {"a", "mul/x:0"}},
+                                    {"Pow", {"b", "Pow/y:0"}},
+                                    {"Add", {"c", "add/y:0"}},
+                                    {"Sqrt", {"d"}},
+                                    {"Max", {"e", "low"}}});
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w"));
+  EXPECT_THAT(model.warnings,
+              Contains(AllOf(HasSubstr("'mul/x:0', 'Pow/y:0', 'add/y:0', 'low'"), HasSubstr("trainable"))));
+}
+
+TEST_F(OtherExporters, ParametersOfOneElementAreTrained) {
+  add_floats(graph_, "slope", {1}, {0.25});
+  add_floats(graph_, "logit_scale", {}, {2});
+  add_floats(graph_, "bias", {1}, {0});
+  const ImportedModel model =
+      with({{"PRelu", {"a", "slope"}}, {"Add", {"b", "bias"}}, {"Exp", {"logit_scale"}}, {"Mul", {"c", "d"}}});
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w", "slope", "logit_scale", "bias"));
+  EXPECT_TRUE(model.warnings.empty());
+}
+
+TEST_F(OtherExporters, AConstantThatIsNamedIsTrained) {
+  add_floats(graph_, "gain", {}, {0.5});
+  ImportOptions options;
+  options.trainable = {"*", "gain"};
+  const ImportedModel model = with({{"Mul", {"a", "gain"}}}, options);
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w", "gain"));
+  EXPECT_TRUE(model.warnings.empty());
+}
+
+TEST_F(OtherExporters, OfPyTorchTheyAreParameters) {
+  model_.set_producer_name("pytorch");
+  add_floats(graph_, "gain", {}, {0.5});
+  add_floats(graph_, "p", {1}, {3});  // of generalized mean pooling
+  EXPECT_THAT(trained(with({{"Mul", {"a", "gain"}}, {"Pow", {"b", "p"}}})), UnorderedElementsAre("w", "gain", "p"));
+}
+
+TEST_F(OtherExporters, WhatShiftsAndScalesInputsIsConstant) {
+  add_floats(graph_, "mean", {3}, {1, 2, 3});
+  add_floats(graph_, "deviation", {3}, {1, 2, 1});
+  add_floats(graph_, "divisor", {3}, {1, 2, 1});
+  add_value(graph_->add_input(), "raw", {4, 3});
+  add_node(graph_, "Sub", {"raw", "mean"}, {"centered"});
+  add_node(graph_, "Div", {"centered", "deviation"}, {"scaled"});
+  const ImportedModel model = with({{"Div", {"a", "divisor"}}, {"Add", {"b", "scaled"}}});
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w", "divisor"));
+}
+
+TEST_F(OtherExporters, FirstStatesAreConstants) {
+  add_floats(graph_, "W", {1, 3, 3}, {1, 0, 2, 0, 1, 0, 1, 1, 1});
+  add_floats(graph_, "R", {1, 3, 3}, {1, 0, 0, 0, 1, 0, 0, 0, 1});
+  add_floats(graph_, "h0", {1, 4, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3});
+  add_ints(graph_, "front", {0});
+  add_node(graph_, "Unsqueeze", {"x", "front"}, {"steps"});
+  add_int(add_node(graph_, "RNN", {"steps", "W", "R", "", "", "h0"}, {"", "last"}), "hidden_size", 3);
+  add_node(graph_, "Squeeze", {"last", "front"}, {"h"});
+  EXPECT_THAT(trained(with({{"Add", {"a", "h"}}})), UnorderedElementsAre("w", "W", "R"));
+}
+
+TEST_F(OtherExporters, WeightsInConstantNodesAreTrainedWhereTheyAreNamed) {
+  onnx::TensorProto* value = add_node(graph_, "Constant", {}, {"k"})->add_attribute()->mutable_t();
+  graph_->mutable_node(0)->mutable_attribute(0)->set_name("value");
+  graph_->mutable_node(0)->mutable_attribute(0)->set_type(onnx::AttributeProto::TENSOR);
+  value->set_data_type(kFloat);
+  for (int d : {3, 3}) value->add_dims(d);
+  for (int k = 0; k < 9; ++k) value->add_float_data(static_cast<float>(k));
+  const ImportedModel model = with({{"MatMul", {"a", "k"}}});
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w"));
+  EXPECT_THAT(model.warnings, Contains(AllOf(HasSubstr("Constant nodes"), HasSubstr("'k'"))));
+  ImportOptions options;
+  options.trainable = {"*"};
+  const ImportedModel all = imported(model_, options);
+  EXPECT_THAT(trained(all), UnorderedElementsAre("w", "k"));
+  EXPECT_TRUE(all.warnings.empty());
+}
+
+TEST_F(OtherExporters, InnerValuesCanBeOutputs) {
+  ImportOptions options;
+  options.outputs = {"b", "y", "nothing", "x", "w"};
+  std::vector<std::string> names;
+  for (const GraphOutput& out : with({{"Relu", {"a"}}, {"Softmax", {"b"}}}, options).graph.outputs)
+    names.push_back(out.name);
+  EXPECT_THAT(names, testing::ElementsAre("y", "b"));
+}
+
+TEST_F(OtherExporters, BatchNormsOfOldOpsetsForInferenceArePointedOut) {
+  model_ = empty_model(9);
+  graph_ = model_.mutable_graph();
+  add_floats(graph_, "w", {3, 3}, {1, 0, 2, 0, 1, 0, 1, 1, 1});
+  for (const char* name : {"scale", "bias", "mean", "var"}) add_floats(graph_, name, {3}, {1, 1, 1});
+  EXPECT_THAT(with({{"BatchNormalization", {"a", "scale", "bias", "mean", "var"}}}).warnings,
+              Contains(HasSubstr("in their form for inference")));
 }
 
 }  // namespace
