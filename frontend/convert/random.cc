@@ -28,12 +28,13 @@ void dropout(Conversion& c) {
   ValueId x = c.in(0);
   Shape shape = e.shape(x);
   double ratio = c.version < 12 ? 0 : c.has(1) ? c.known_float(1, "ratio") : 0.5;
-  bool training = c.version >= 12 && c.has(2) && c.known_float(2, "training_mode") != 0 && c.services.training();
+  const bool exported = c.version >= 12 && c.has(2) && c.known_float(2, "training_mode") != 0;
+  const bool training = exported && c.services.training();
   c.require(ratio >= 0 && ratio <= 1, cat("ratio ", ratio, " is not between 0 and 1"));
-  if (c.version < 12 && c.f("ratio", 0.5) > 0 && c.services.training()) {
+  if (!exported && (c.version < 12 ? c.f("ratio", 0.5) : ratio) > 0 && c.services.training()) {
     c.services.warn(
-        "Dropout of opset 7 to 11 has no training mode: it is taken as the identity; export with opset 12 or newer to "
-        "train with dropout");
+        "Dropout nodes are in their form for inference, the identity (opsets before 12 have no other): export with "
+        "opset 12 or newer and training_mode true to train with dropout");
   }
   if (!training || ratio == 0) {
     c.out(0, x);

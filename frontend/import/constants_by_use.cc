@@ -23,6 +23,11 @@ bool is_zero(const OnnxTensor& t) {
   return t.literal && elements(t.type.shape) > 0 && is_uniform(*t.literal) && element_f(*t.literal, 0) == 0;
 }
 
+// A number for each channel, say; learned centers, which inputs are taken from as well, are a matrix.
+bool is_vector(const OnnxTensor& t) {
+  return std::ranges::count_if(t.type.shape, [](int64_t n) { return n != 1; }) <= 1;
+}
+
 class Uses {
  public:
   explicit Uses(const OnnxGraph& graph) : graph_(graph) {
@@ -44,8 +49,8 @@ class Uses {
     bool constant = one && t.type.rank() == 0;
     for (const auto& [node, k] : readers->second) {
       if (one && would_be_folded(*node)) return false;
-      constant =
-          constant || (one && is_setting(*node, k, t)) || is_first_state(*node, k, t) || prepares_input(*node, k);
+      constant = constant || (one && is_setting(*node, k, t)) || is_first_state(*node, k, t) ||
+                 (is_vector(t) && prepares_input(*node, k));
     }
     return constant;
   }

@@ -172,8 +172,10 @@ TEST_F(OtherExporters, WhatShiftsAndScalesInputsIsConstant) {
   add_value(graph_->add_input(), "raw", {4, 3});
   add_node(graph_, "Sub", {"raw", "mean"}, {"centered"});
   add_node(graph_, "Div", {"centered", "deviation"}, {"scaled"});
-  const ImportedModel model = with({{"Div", {"a", "divisor"}}, {"Add", {"b", "scaled"}}});
-  EXPECT_THAT(trained(model), UnorderedElementsAre("w", "divisor"));
+  add_floats(graph_, "centers", {4, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3});
+  const ImportedModel model =
+      with({{"Div", {"a", "divisor"}}, {"Add", {"b", "scaled"}}, {"Sub", {"raw", "centers"}}, {"Mul", {"c", "d"}}});
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w", "divisor", "centers"));
 }
 
 TEST_F(OtherExporters, FirstStatesAreConstants) {
