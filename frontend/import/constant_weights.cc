@@ -1,8 +1,9 @@
 #include "frontend/import/constant_weights.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
-#include <string_view>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -33,31 +34,37 @@ std::shared_ptr<const OnnxTensor> floats_of(const OnnxNode& node) {
 
 std::optional<OnnxModel> with_constant_weights(const OnnxModel& model, const std::vector<std::string>& trainable,
                                                std::vector<std::string>& left) {
-  absl::flat_hash_map<std::string, int> ranks;
+  const bool apart = keeps_parameters_apart(model);
+  if (apart && trainable.empty()) return std::nullopt;
+  absl::flat_hash_map<std::string, std::shared_ptr<const OnnxTensor>> constants;
   for (const OnnxNode& n : model.graph.nodes) {
-    if (const auto tensor = floats_of(n)) ranks.emplace(n.outputs[0], tensor->type.rank());
+    if (auto tensor = floats_of(n)) constants.emplace(n.outputs[0], std::move(tensor));
   }
   absl::flat_hash_set<std::string> weights;
   for (const OnnxNode& n : model.graph.nodes) {
     for (size_t k = 0; k < n.inputs.size(); ++k) {
-      const auto at = ranks.find(n.inputs[k]);
-      if (at != ranks.end() && is_weight(n, k, at->second)) weights.insert(at->first);
+      const auto at = constants.find(n.inputs[k]);
+      if (at != constants.end() && is_weight(n, k, at->second->type.rank())) weights.insert(at->first);
     }
   }
+  auto holds_weight = [&](const OnnxNode& n) {
+    return n.op == "Constant" && n.outputs.size() == 1 && weights.contains(n.outputs[0]);
+  };
   std::vector<OnnxTensor> moved;
   for (const OnnxNode& n : model.graph.nodes) {
-    if (n.op != "Constant" || n.outputs.empty() || !weights.contains(n.outputs[0])) continue;
-    if (matches_any(trainable, n.outputs[0])) {
-      moved.push_back(*floats_of(n)), moved.back().name = n.outputs[0];
-    } else if (!keeps_parameters_apart(model)) {
-      left.push_back(n.outputs[0]);
+    if (!holds_weight(n)) continue;
+    const std::string& name = n.outputs[0];
+    if (matches_any(trainable, name)) {
+      moved.push_back(*constants.at(name)), moved.back().name = name;
+    } else {
+      if (!apart) left.push_back(name);
+      weights.erase(name);
     }
   }
   if (moved.empty()) return std::nullopt;
   OnnxModel out = model;
-  absl::flat_hash_set<std::string> names;
-  for (OnnxTensor& t : moved) names.insert(t.name), out.graph.initializers.push_back(std::move(t));
-  std::erase_if(out.graph.nodes, [&](const OnnxNode& n) { return n.op == "Constant" && names.contains(n.outputs[0]); });
+  std::ranges::move(moved, std::back_inserter(out.graph.initializers));
+  std::erase_if(out.graph.nodes, holds_weight);
   return out;
 }
 
