@@ -185,6 +185,9 @@ llvm::Value* ScalarMath::sincos32(llvm::Value* x, bool cosine) {
   llvm::Value* n = b_.CreateUnaryIntrinsic(llvm::Intrinsic::rint, b_.CreateFMul(y, f(t, 0.63661977236758134308)));
   llvm::Value* r = fma(n, f(t, -1.57079632679489661923), y);
   r = fma(n, f(t, -6.123233995736766036e-17), r);
+  // Where x is so large that n is not the nearest whole number, r is anything: what is returned is a sine all the same.
+  r = b_.CreateSelect(b_.CreateFCmpOLT(r, f(t, -1)), f(t, -1), r);
+  r = b_.CreateSelect(b_.CreateFCmpOGT(r, f(t, 1)), f(t, 1), r);
   llvm::Value* quarter = b_.CreateIntrinsic(llvm::Intrinsic::fptosi_sat, {integers_like(t, 64), t}, {n});
   if (cosine) quarter = b_.CreateAdd(quarter, i(quarter->getType(), 1));
   llvm::Value* s = b_.CreateFMul(r, r);

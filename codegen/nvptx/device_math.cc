@@ -159,7 +159,7 @@ class MathBody {
     Value* n = nearest(mul(x, c(0.63661977236758134308)));
     Value* r = fma(n, c(-0x1.921fb54442d18p+0), x);
     r = fma(n, c(-0x1.1a62633145c00p-54), r);
-    r = fma(n, c(-0x1.b839a252049c1p-104), r);
+    r = clamp(fma(n, c(-0x1.b839a252049c1p-104), r), -1, 1);  // beyond where n is a whole number too
     Value* finite = less(abs(x), c(kInfinity));
     Value* quarter = b_.CreateAdd(integer(pick(less(abs(n), c(0x1p62)), n, c(0))), i(quarters));
     Value* s = mul(r, r);

@@ -35,7 +35,7 @@ struct Node {
   std::vector<ValueId> outputs;
   Attrs attrs;
   int32_t origin = -1;  // index into Graph::origins; a gradient has its forward node's
-  int32_t block = -1;   // instance of a repeated block; -1 outside
+  int32_t block = -1;   // of the model (passes/forward/tag_blocks.h); -1 outside
   Segment segment = Segment::kForward;
   bool weight_gradient = false;  // backward: computes a parameter's gradient rather than an input's
   DeviceKind device = DeviceKind::kDefault;

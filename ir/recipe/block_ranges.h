@@ -1,4 +1,4 @@
-// Numbers of repeated blocks as people write them: "0..3", "7".
+// Numbers of blocks as people write them: "0..3", "7".
 #pragma once
 
 #include <string>

@@ -70,7 +70,7 @@ enum class Precision { kFp32, kTf32, kBf16, kFp16, kFp8 };
 template <>
 inline constexpr auto kEnumNames<Precision> = name_table("fp32", "tf32", "bf16", "fp16", "fp8");
 
-// What becomes of what a repeated block's forward part leaves for its backward part: some of it is computed again
+// What becomes of what a block's forward part leaves for its backward part: some of it is computed again
 // (passes/training/recompute.h); with the last two, what is not computed again waits in the host's memory
 // (codegen/prepare/host_transfers.h).
 enum class RecomputeMode { kAuto, kNone, kSelective, kAttention, kMlp, kFull, kOffload, kFullOffload };
@@ -410,7 +410,7 @@ struct PinRecipe {
   BucketSizes bucket_bytes;                      // what it leaves open grows with the ranks, or is the planner's choice
   std::optional<int64_t> micro_batch;
   std::optional<bool> sequence_parallel;
-  std::optional<RecomputeMode> recompute;       // of all repeated blocks
+  std::optional<RecomputeMode> recompute;       // of all blocks
   std::vector<RecomputeMode> recompute_blocks;  // in its place, of each; of those after the last one: none
   std::optional<OffloadMode> offload;
   std::optional<double> offload_fraction;  // with kOptimizer, of the states' bytes on a rank; unset: open
@@ -454,7 +454,7 @@ struct Recipe {
   std::map<std::string, std::string> names;  // name in the file -> name to use
   bool operator==(const Recipe&) const = default;
 
-  // Of a repeated block, by its number from 0; pins go before `recompute`.
+  // Of a block, by its number from 0; pins go before `recompute`.
   RecomputeMode recompute_of(int32_t block) const;
 };
 

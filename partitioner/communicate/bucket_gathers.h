@@ -7,7 +7,7 @@
 
 namespace partita {
 
-// Gathers of one group and type that a repeated block uses first, in one pass, are joined into one collective over
+// Gathers of one group and type that a block uses first, in one pass, are joined into one collective over
 // several values, before its first use of any. Outside of blocks, those that are used one after the other are, up to
 // the group's `sizes` together. Each value stays where it is. In levels, buckets of the first gathers come before those
 // of what they brought.

@@ -33,7 +33,7 @@ class StateGathers {
   std::vector<bool> state_, gathered_;
 };
 
-// Bytes that a pass gathers at most for a repeated block, or at once outside of blocks.
+// Bytes that a pass gathers at most for a block, or at once outside of blocks.
 int64_t largest_gathered(const Graph& graph);
 
 // The most bytes of gathered states that are alive at once, from the start of the gather to the last reader.

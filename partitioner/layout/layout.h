@@ -34,7 +34,7 @@ struct Layout {
   std::optional<int64_t> overlap_products;
   int64_t micro_batch = 1;         // samples that a rank takes at once; 0: all that it has of a run of the graph
   bool sequence_parallel = false;  // Megatron's: sums over the tensor axis are scattered along positions
-  RecomputeMode recompute = RecomputeMode::kNone;  // of all repeated blocks
+  RecomputeMode recompute = RecomputeMode::kNone;  // of all blocks
   std::vector<RecomputeMode> recompute_blocks;     // in its place, of each; of those after the last one: none
   OffloadMode offload = OffloadMode::kNone;
   double offload_fraction = 1;  // with kOptimizer: of the bytes of a rank's states, those in the host's memory
@@ -66,7 +66,7 @@ struct Layout {
   int64_t first_rank(int64_t stage) const;
   // Ranks that take different samples.
   int64_t sample_ranks() const { return data * expert; }
-  // What becomes of what a repeated block leaves for backward, by its number.
+  // What becomes of what a block leaves for backward, by its number.
   RecomputeMode recompute_of(size_t block) const {
     if (recompute_blocks.empty()) return recompute;
     return block < recompute_blocks.size() ? recompute_blocks[block] : RecomputeMode::kNone;

@@ -7,16 +7,19 @@
 //    to everything.
 // 3. Runs: for each period p, stretches where piece[i] == piece[i + p]; the run that covers most nodes wins, then what
 //    is left and right of it is searched again.
+// 4. What is left between runs, and has products enough, is cut into sections (cut_sections.h).
 //
 //      embedding A M A M A M norm head   ->   - 0 0 1 1 2 2 - -
 #include "passes/forward/tag_blocks.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "ir/graph/builder.h"
 #include "ir/graph/dependence.h"
+#include "passes/forward/cut_sections.h"
 
 namespace partita {
 namespace {
@@ -53,6 +56,7 @@ class Blocks {
       if (std::count(other.begin(), other.end(), -1) < std::count(block.begin(), block.end(), -1))
         block = std::move(other);
     }
+    number_sections(block);
     join(block);
     return block;
   }
@@ -268,6 +272,52 @@ class Blocks {
       }
     }
     return block;
+  }
+
+  // Blocks of what does not repeat, and all blocks numbered anew in order. What is behind the last product, and that
+  // product, is no block: it is read by backward at once.
+  void number_sections(std::vector<int32_t>& block) const {
+    size_t end = order_.size();
+    while (end > 0 && block[order_[end - 1]] < 0 && !is_product(order_[end - 1])) --end;
+    if (end > 0 && block[order_[end - 1]] < 0) --end;
+    const std::vector<double> open = open_bytes();
+    int32_t next = 0;
+    for (size_t low = 0, high; low < order_.size(); low = high) {
+      const int32_t old = block[order_[low]];
+      for (high = low + 1; high < order_.size() && high != end && block[order_[high]] == old;) ++high;
+      std::vector<SectionNode> nodes;
+      for (size_t k = low; k < high && old < 0 && low < end; ++k)
+        nodes.push_back({is_product(order_[k]), made_bytes(order_[k]), open[k]});
+      const std::vector<size_t> ends = old < 0 ? cut_sections(nodes) : std::vector<size_t>{high - low};
+      size_t at = low;
+      for (size_t section : ends) {
+        for (; at < low + section; ++at) block[order_[at]] = next;
+        ++next;
+      }
+    }
+  }
+
+  bool is_product(NodeId n) const { return g_.nodes[n].op->work != WorkKind::kMemory; }
+
+  double made_bytes(NodeId n) const {
+    double sum = 0;
+    for (ValueId v : g_.nodes[n].outputs) sum += g_.nodes[n].op->view ? 0 : static_cast<double>(byte_size(g_.type(v)));
+    return sum;
+  }
+
+  // Per backbone position: of the backbone's values that are open after it.
+  std::vector<double> open_bytes() const {
+    std::vector<double> change(order_.size() + 1, 0);
+    for (size_t k = 0; k < order_.size(); ++k) {
+      for (ValueId v : g_.nodes[order_[k]].outputs) {
+        const int64_t last = last_reader(v);
+        if (last < 0) continue;
+        const double size = static_cast<double>(byte_size(g_.type(v)));
+        change[k] += size, change[last] -= size;
+      }
+    }
+    std::partial_sum(change.begin(), change.end(), change.begin());
+    return change;
   }
 
   // A node apart from the backbone joins the one block that reads it; a scalar of scalars, the one block that it reads.

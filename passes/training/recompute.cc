@@ -155,8 +155,8 @@ size_t blocks_of(const Graph& graph) {
 absl::StatusOr<Graph> recompute(const Graph& graph, const PassContext& context) {
   const size_t blocks = blocks_of(graph), named = context.recipe.pin.recompute_blocks.size();
   if (named > blocks)
-    return absl::InvalidArgumentError(cat("pin recompute: block ", named - 1, " is named, and the model has ", blocks,
-                                          " repeated blocks, numbered from 0"));
+    return absl::InvalidArgumentError(
+        cat("pin recompute: block ", named - 1, " is named, and the model has ", blocks, " blocks, numbered from 0"));
   std::vector<RecomputeMode> modes(blocks);
   for (size_t b = 0; b < blocks; ++b) modes[b] = context.recipe.recompute_of(static_cast<int32_t>(b));
   const bool any = std::any_of(modes.begin(), modes.end(),

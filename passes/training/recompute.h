@@ -8,7 +8,7 @@
 
 namespace partita {
 
-// Backward nodes of a repeated block read copies of the block's forward values, made again in the backward segment from
+// Backward nodes of a block read copies of the block's forward values, made again in the backward segment from
 // what is kept. Each block has a mode, by the recipe:
 //
 //   none, auto  all is kept

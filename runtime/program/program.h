@@ -80,7 +80,7 @@ struct Step {
   int64_t units = 1;             // kKernel: independent units of work
   int64_t bytes = 0, flops = 0;  // for traces and MFU
   int32_t origin = -1;           // index into Program::origins: ONNX op and node
-  int32_t block = -1;            // instance of a repeated block
+  int32_t block = -1;            // of the model (passes/forward/tag_blocks.h); -1 outside
 };
 
 // Generated code, one C function per kernel step: works on units [begin, end). `buffers` are the operands' addresses in

@@ -40,6 +40,40 @@ TEST(Recompute_Arena, Shrinks) {
   }
 }
 
+// Blocks of a ResNet that do not repeat: the first of each stage, and what is before them.
+TEST(Recompute_Arena, OfAResNetShrinks) {
+  TempFolder out;
+  Outcome made =
+      run_command(partita_program() + " model resnet --depth 18 --classes 10 --image 64 --batch 32 --quiet " +
+                  "--with-weights -o " + (out / "model.onnx"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  out.write("train.yaml",
+            "loss: {kind: cross_entropy, output: logits, target: target}\noptimizer: {kind: sgd, lr: 0.01}\n");
+  int64_t bytes[2];  // gradients of 45 MB among them
+  for (int k = 0; k < 2; ++k) {
+    auto bundle =
+        sample_bundle(out.path(), {.ranks = 1, .like = {}, .pins = {k == 0 ? "recompute=none" : "recompute=full"}});
+    ASSERT_TRUE(bundle.ok()) << bundle.status();
+    bytes[k] = bundle->programs[0].program.region_bytes[static_cast<int>(runtime::Region::kArena)];
+    auto verdict = verifier::check_bundle(*bundle);
+    EXPECT_TRUE(verdict.ok()) << verdict.status();
+  }
+  EXPECT_LT(bytes[1], bytes[0] * 9 / 10);
+}
+
+TEST(Recompute_Model, WithoutBlocksIsPointedOut) {
+  TempFolder out;
+  const std::string model = out / "model.onnx";
+  ASSERT_EQ(run_command(partita_program() + " model mlp --with-weights --quiet -o " + model).code, 0);
+  const std::string recipe = out.write("train.yaml", "optimizer: {kind: sgd, lr: 0.01}\nbatch: {global: 4}\n");
+  for (const char* mode : {"full", "none"}) {
+    Outcome o = run_command(partita_program() + " compile " + model + " --train " + recipe +
+                            " --set recompute=" + mode + " -o " + (out / "bundle"));
+    EXPECT_EQ(o.code, 0) << o.text;
+    EXPECT_EQ(o.text.find("recompute: full: nothing is computed again") != std::string::npos, mode[0] == 'f') << o.text;
+  }
+}
+
 TEST(Recompute_Losses, Stay) {
   TempFolder out;
   std::string folder = std::string(PARTITA_TEST_DATA) + "/gpt2", text;

@@ -25,14 +25,14 @@ class SearchedPlan {
   explicit SearchedPlan(const std::string& folder)
       : folder_(folder), model_(cat(model_file(folder), " --train ", folder, "/train.yaml --quiet ")) {}
 
-  // The plan for the cluster, compiled and verified with `flags`. Null where none fits.
-  json compile(const std::string& cluster, const std::string& flags) {
+  // The plan for the cluster, compiled (`room`: flags for that) and verified with `flags`. Null where none fits.
+  json compile(const std::string& cluster, const std::string& flags, const char* room = "") {
     out_.write("cluster.yaml", cluster);
     std::filesystem::remove_all(out_ / "bundle");
     Outcome plan = partita(cat("plan ", model_, "--cluster ", out_ / "cluster.yaml", " -o ", out_ / "plan.json"));
     if (plan.code == 3) return nullptr;
     EXPECT_EQ(plan.code, 0) << plan.text;
-    Outcome compiled = partita(cat("compile ", model_, "--plan ", out_ / "plan.json", " -o ", out_ / "bundle"));
+    Outcome compiled = partita(cat("compile ", model_, room, "--plan ", out_ / "plan.json", " -o ", out_ / "bundle"));
     EXPECT_EQ(compiled.code, 0) << compiled.text;
     Outcome verified = partita(cat("verify ", flags, out_ / "bundle"));
     EXPECT_EQ(verified.code, 0) << verified.text;
@@ -104,7 +104,8 @@ TEST(Models_EverySearchedPlan, TrainsAsOneRankDoes) {
       const std::string memory = h.memory > 0 ? cat(", memory: ", h.reserve + h.memory * bytes) : "";
       const std::string cluster = cat("devices_per_node: ", h.ranks, "\ndevice: {", h.device, memory, "}\n", h.links);
       SCOPED_TRACE(folders[k] + " on\n" + cluster);
-      const json plan = plans.compile(cluster, "");
+      // What runs here is a processor's program, which may need more than the GPU's that was planned.
+      const json plan = plans.compile(cluster, "", h.device == kGpu ? "--allow-infeasible " : "");
       ++tried;
       if (plan.is_null()) continue;
       ++planned;

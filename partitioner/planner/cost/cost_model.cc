@@ -158,7 +158,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
                                            std::vector<ChunkTimes>(static_cast<size_t>(whole.interleave)));
   const StageLayouts layouts(whole);
   int64_t m = micro_batches(problem_, whole);
-  const std::vector<double> sends = this->sends(whole);
+  const std::vector<double> sends = this->sends(whole), crossing = crossing_bytes(whole);
   const std::vector<double> received = received_bytes(whole);
   for (size_t p = 0, unit = 0; p < chunks.size(); unit += static_cast<size_t>(chunks[p++].units)) {
     size_t stages = static_cast<size_t>(whole.pipeline), stage = p % stages, chunk = p / stages;
@@ -205,7 +205,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
     forward[kSend] += sends[stage] * shown, backward[kSend] += sends[stage > 0 ? stage - 1 : 0] * shown;
     if (!whole.stages.empty()) {
       auto relayout = [&](size_t from) {
-        const CollectiveUse use = relayout_gather(layouts[from % stages], l);
+        const CollectiveUse use = relayout_gather(layouts[from % stages], l, crossing[std::min(p, from)]);
         return collective_time(group, use.collective, use.axis, use.bytes).seconds;
       };
       if (p > 0) forward[kRelayout] += relayout(p - 1);

@@ -229,16 +229,18 @@ class CostModel {
   // What stages send each other of them in a step, and the seconds that it adds to the step whose passes `passes` has.
   std::vector<PlanTraffic::Shared> shared_parameters(const Layout& layout) const;
   double shared_seconds(const Layout& layout, const Simulation& passes) const;
-  double crossing_bytes() const;  // of a sample, from a stage to the next
-  // Of a micro-batch's values from a stage to the next one (from the last to the first).
-  double send_seconds(const Layout& layout, int64_t stage) const;
+  // Of a sample, by chunk: bytes that it sends, of what it makes to each later chunk of another stage that reads it.
+  std::vector<double> crossing_bytes(const Layout& layout) const;
+  // Of so many bytes of each sample of a micro-batch from a stage to the next one (from the last to the first).
+  double send_seconds(const Layout& layout, int64_t stage, double bytes) const;
+  // Of each stage, of the chunk that sends most.
   std::vector<double> sends(const Layout& layout) const;
   // Of software's sums of gradients and ZeRO-1's gathers: bytes of one message; 0: all at once.
   static double sum_message(const SoftwareProfile& software, const Layout& layout);
   // Our programs send it in the layout's buckets, other software in messages of `message` bytes (0: at once).
   double message_seconds(const DeviceGroup& group, const CollectiveUse& use, const Layout& layout,
                          double message) const;
-  CollectiveUse relayout_gather(const Layout& from, const Layout& to) const;
+  CollectiveUse relayout_gather(const Layout& from, const Layout& to, double bytes) const;
   const DeviceGroup& group_of_ranks(int64_t first, int64_t last) const;
   // Whether stages take different times by what their ranks are.
   bool differ(const Layout& layout) const { return !layout.stages.empty() || problem_.cluster->groups.size() > 1; }

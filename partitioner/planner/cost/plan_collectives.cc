@@ -1,4 +1,5 @@
 // Which collectives a layout's ranks run, with their bytes: what cost_model.cc prices and traffic.cc shows.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <tuple>
@@ -253,14 +254,14 @@ Layout CostModel::with_exchanges(Layout l) {
   return exchange_seconds(levels) < kWorthLevels * exchange_seconds(l) ? levels : l;
 }
 
-// A rank of stage `to` gathers what ranks of `from` have of its samples and positions, one micro-batch's; where they
-// are more or fewer, each part was sent to one of its ranks.
-CollectiveUse CostModel::relayout_gather(const Layout& from, const Layout& to) const {
+// A rank of stage `to` gathers what ranks of `from` have of its samples and positions, one micro-batch's, of `bytes` a
+// sample; where they are more or fewer, each part was sent to one of its ranks.
+CollectiveUse CostModel::relayout_gather(const Layout& from, const Layout& to, double bytes) const {
   const Workload& w = *problem_.workload;
   auto shares = [&](const Layout& l) { return l.data * l.expert * (w.sequence > 1 ? l.context : 1); };
   auto ranks = [](const Layout& l) { return l.data * l.expert * l.context * l.tensor; };
   const int64_t ways = ranks(from) == ranks(to) ? shares(from) / shares(to) : ranks(to) / shares(to);
-  double bytes = crossing_bytes() * static_cast<double>(to.micro_batch);
+  bytes *= static_cast<double>(to.micro_batch);
   if (w.sequence > 1) bytes /= static_cast<double>(to.context);
   return {TrafficKind::kPipeline, CollectiveKind::kAllGather, {std::max<int64_t>(ways, 1), 1}, bytes};
 }
@@ -271,7 +272,9 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
   const double m = static_cast<double>(micro_batches(problem_, whole));
   PlanTraffic out;
   out.micro_batches = static_cast<int64_t>(m), out.chunks = whole.interleave;
-  out.boundary_bytes = crossing_bytes() * static_cast<double>(whole.micro_batch * whole.data * whole.expert);
+  const std::vector<double> crossing = crossing_bytes(whole);
+  out.boundary_bytes = *std::max_element(crossing.begin(), crossing.end()) *
+                       static_cast<double>(whole.micro_batch * whole.data * whole.expert);
   out.shared = shared_parameters(whole);
   const std::vector<double> received = received_bytes(whole);
   std::vector<std::vector<CollectiveUse>> collectives(static_cast<size_t>(whole.pipeline));
@@ -318,8 +321,8 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
     }
     if (whole.stages.empty()) continue;
     auto before = [&](size_t part) { return whole.of_stage(static_cast<int64_t>(part % stages)); };
-    if (p > 0) add(relayout_gather(before(p - 1), l), m);
-    if (p + 1 < chunks.size()) add(relayout_gather(before(p + 1), l), m);
+    if (p > 0) add(relayout_gather(before(p - 1), l, crossing[p - 1]), m);
+    if (p + 1 < chunks.size()) add(relayout_gather(before(p + 1), l, crossing[p]), m);
   }
   for (int64_t stage = 0; stage < whole.pipeline; ++stage) {
     std::vector<CollectiveUse>& all = collectives[static_cast<size_t>(stage)];
@@ -335,24 +338,35 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
   return out;
 }
 
-double CostModel::crossing_bytes() const {
-  double bytes = 0;
-  for (const UnitWork& u : problem_.workload->kinds) {
-    if (!u.is_block()) continue;
+std::vector<double> CostModel::crossing_bytes(const Layout& l) const {
+  std::vector<int> ends = l.cuts.empty() ? even_cuts(l) : l.cuts;
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  auto chunk_of = [&](int unit) {
+    return static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), unit) - ends.begin());
+  };
+  std::vector<double> out(ends.size(), 0);
+  if (l.pipeline == 1) return out;
+  for (const CrossingValue& v : problem_.workload->crossing) {
+    const size_t maker = chunk_of(v.maker), stages = static_cast<size_t>(l.pipeline);
     // Programs compiled here send what crosses as they have it: a residual stream that starts at an embedding is fp32.
-    const bool stored = problem_.own_programs && u.input_bytes > 0;
-    bytes = std::max(bytes, stored ? u.input_bytes : u.input * problem_.options.element_bytes());
+    const double bytes = problem_.own_programs ? v.bytes : v.elements * problem_.options.element_bytes();
+    size_t before = maker;
+    for (int reader : v.readers) {
+      const size_t chunk = chunk_of(reader);
+      if (chunk != before && chunk % stages != maker % stages) out[maker] += bytes;
+      before = chunk;
+    }
   }
-  return bytes;
+  return out;
 }
 
-double CostModel::send_seconds(const Layout& l, int64_t stage) const {
+double CostModel::send_seconds(const Layout& l, int64_t stage, double bytes) const {
   if (l.pipeline == 1) return 0;
   const Workload& w = *problem_.workload;
   const int64_t next = stage + 1 < l.pipeline ? stage + 1 : 0, first = std::min(stage, next),
                 last = std::max(stage, next);
   const int64_t apart = std::min(l.ranks_of_stage(stage), l.ranks_of_stage(next));
-  double bytes = crossing_bytes() * static_cast<double>(l.micro_batch);
+  bytes *= static_cast<double>(l.micro_batch);
   if (l.stages.empty()) {
     if (w.sequence > 1) bytes /= static_cast<double>(l.context);
     bytes /= static_cast<double>(l.tensor);  // each rank sends its part; the other side gathers it
@@ -366,11 +380,16 @@ double CostModel::send_seconds(const Layout& l, int64_t stage) const {
 }
 
 std::vector<double> CostModel::sends(const Layout& l) const {
-  std::vector<double> out;
+  const size_t stages = static_cast<size_t>(l.pipeline);
+  std::vector<double> out(stages, 0), most(stages, 0);
+  if (l.pipeline == 1) return out;
+  const std::vector<double> crossing = crossing_bytes(l);
+  for (size_t p = 0; p < crossing.size(); ++p) most[p % stages] = std::max(most[p % stages], crossing[p]);
   const bool alike = l.stages.empty() && problem_.cluster->groups.size() == 1;
-  for (int64_t s = 0; s < l.pipeline; ++s) {
-    const bool known = s > 0 && (alike || (s + 1 == l.pipeline && l.interleave == 1));  // the last sends to none
-    out.push_back(known ? out.back() : send_seconds(l, s));
+  for (size_t s = 0; s < stages; ++s) {
+    const bool last = s + 1 == stages && l.interleave == 1;  // which sends to none
+    const bool known = s > 0 && (last || (alike && most[s] == most[s - 1]));
+    out[s] = known ? out[s - 1] : send_seconds(l, static_cast<int64_t>(s), most[s]);
   }
   return out;
 }

@@ -42,7 +42,7 @@ inline constexpr std::array<std::pair<std::string_view, double Breakdown::*>, 16
      {"host", &Breakdown::host},
      {"stragglers", &Breakdown::stragglers}}};
 
-// Repeated blocks of a stage that are computed again, or wait on the host, alike.
+// Blocks of a stage that are computed again, or wait on the host, alike.
 struct RecomputedBlocks {
   RecomputeMode mode = RecomputeMode::kNone;
   std::vector<int64_t> blocks;  // their numbers

@@ -1,4 +1,4 @@
-// Which repeated blocks of a stage are computed again so that it fits its device, at least cost in time.
+// Which blocks of a stage are computed again so that it fits its device, at least cost in time.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// A training graph cut at its repeated blocks into units, and what its values are to the planner.
+// A training graph cut at its blocks into units, and what its values are to the planner.
 #pragma once
 
 #include <cstdint>

@@ -91,6 +91,7 @@ class Analysis {
       out_.units.push_back(at->second);
     }
     count_shared(readers, place);
+    out_.crossing = crossing_values(g_, units_, place, out_.samples);
   }
 
   void count_shared(const std::map<ValueId, std::vector<size_t>>& readers, const std::vector<int>& place) {

@@ -1,4 +1,4 @@
-// What a training graph asks of the devices: the graph cut at its repeated blocks into units, each unit's work per
+// What a training graph asks of the devices: the graph cut at its blocks into units, each unit's work per
 // sample as contractions, attention, bytes moved, parameters, values kept for backward, and the communication that a
 // split over the tensor axis costs. Everything is read off formulas: no model or operator names.
 #pragma once
@@ -11,6 +11,7 @@
 #include "ir/graph/fp8_product.h"
 #include "ir/graph/graph.h"
 #include "ir/recipe/recipe.h"
+#include "partitioner/planner/workload/crossing_values.h"
 #include "partitioner/planner/workload/update_work.h"
 
 namespace partita {
@@ -127,6 +128,7 @@ struct Workload {
   std::vector<UnitWork> kinds;
   std::vector<int> units;  // in order, indices into kinds
   std::vector<SharedParameters> shared;
+  std::vector<CrossingValue> crossing;
   std::vector<UnitPlace> places;  // in order
   double samples = 1;             // of one run of the graph
   // Samples that each run takes, where the file, or the group that shares experts' capacity, has fixed them; 0: any.

@@ -26,6 +26,15 @@ Cluster nodes_of_eight(int64_t nodes, const std::string& network) {
   return *c;
 }
 
+std::vector<CrossingValue> in_a_chain(const Workload& w) {
+  std::vector<CrossingValue> out;
+  for (int u = 1; u < static_cast<int>(w.units.size()); ++u) {
+    const UnitWork& reader = w.unit(static_cast<size_t>(u));
+    out.push_back({.maker = u - 1, .readers = {u}, .elements = reader.input, .bytes = 2 * reader.input});
+  }
+  return out;
+}
+
 Workload transformer(int blocks, double d, double s, double v) {
   Workload w;
   UnitWork first, block, last;
@@ -57,6 +66,7 @@ Workload transformer(int blocks, double d, double s, double v) {
   w.units.push_back(0);
   for (int k = 0; k < blocks; ++k) w.units.push_back(1);
   w.units.push_back(2);
+  w.crossing = in_a_chain(w);
   w.sequence = w.tokens = s;
   w.parameters = 2 * v * d + blocks * 12 * d * d;
   return w;

@@ -17,6 +17,9 @@ Cluster cluster(int64_t nodes, int64_t per_node, const std::string& device);
 // Nodes of eight A100 on one switch, with a network that cluster.yaml describes so: "bandwidth: 6.25GB/s".
 Cluster nodes_of_eight(int64_t nodes, const std::string& network);
 
+// What the workload's units read each of the one before: `input` of them.
+std::vector<CrossingValue> in_a_chain(const Workload& workload);
+
 // A transformer of `blocks` blocks: d wide, s long, vocabulary v.
 Workload transformer(int blocks, double d, double s, double v);
 

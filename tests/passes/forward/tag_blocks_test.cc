@@ -143,6 +143,37 @@ TEST(Blocks_Stages, SeveralKindsOfBlock) {
   EXPECT_EQ(sizes(tagged(std::move(b))).size(), 8u);
 }
 
+TEST(Blocks_Sections, OfWhatDoesNotRepeat) {
+  Builder b;
+  ValueId x = f64_input(b, "x", {4, 8}), mask = f64_input(b, "mask", {4, 16});
+  for (int64_t width : {8, 9, 10, 11, 12}) x = b.emit("tanh", {linear(b, x, width)});
+  x = linear(b, x, 16);
+  for (int k = 0; k < 3; ++k)
+    x = b.add(x, b.mul(b.emit("tanh", {linear(b, b.emit("relu", {linear(b, x, 16)}), 16)}), mask));
+  for (int64_t width : {15, 14, 13, 12}) x = b.emit("tanh", {linear(b, x, width)});
+  b.output("y", linear(b, x, 3));
+  const Graph g = tagged(std::move(b));
+  // Numbered as they follow one another; the head is in none.
+  int32_t last = 0;
+  for (const Node& node : g.nodes) {
+    if (node.block < 0) continue;
+    EXPECT_TRUE(node.block == last || node.block == last + 1) << node.block;
+    last = node.block;
+  }
+  EXPECT_EQ(g.nodes.back().block, -1);
+  auto products = [&](int32_t block) {
+    return std::count_if(g.nodes.begin(), g.nodes.end(),
+                         [&](const Node& node) { return node.block == block && node.op->name == "matmul"; });
+  };
+  int repeated = 0;
+  for (int32_t block = 0; block <= last; ++block) {
+    EXPECT_GE(products(block), 2) << block;
+    repeated += sizes(g)[block] == 6;  // two products, relu, tanh, mask and sum
+  }
+  EXPECT_GE(repeated, 3);
+  EXPECT_EQ(products(-1), 1);
+}
+
 TEST(Blocks_Large, NearLinear) {
   Builder b;
   ValueId x = linear(b, f64_input(b, "x", {4, 8}), 8), mask = f64_input(b, "mask", {4, 8});

@@ -3,7 +3,9 @@
 
 #include <set>
 
+#include "base/cat.h"
 #include "ir/graph/verify.h"
+#include "passes/forward/tag_blocks.h"
 #include "passes/training/build_backward.h"
 #include "tests/passes/support/spelling.h"
 
@@ -102,7 +104,7 @@ TEST(Recompute_ByBlock, GivesEachItsOwn) {
   expect_same_values(blocks(), *g, 0);
   context.recipe.pin.recompute_blocks.resize(4, RecomputeMode::kFull);
   EXPECT_EQ(recompute(blocks(), context).status().message(),
-            "pin recompute: block 3 is named, and the model has 3 repeated blocks, numbered from 0");
+            "pin recompute: block 3 is named, and the model has 3 blocks, numbered from 0");
 }
 
 // y = tanh(x) u; x + tanh(attention(y, y, y) v), squared and summed; of each position the products.
@@ -142,6 +144,41 @@ TEST(Recompute_AttentionAndMlp, AreTheTwoPartsOfFull) {
   EXPECT_GT(again[RecomputeMode::kAttention], 0);
   EXPECT_GT(again[RecomputeMode::kMlp], 0);
   EXPECT_EQ(again[RecomputeMode::kAttention] + again[RecomputeMode::kMlp], again[RecomputeMode::kFull]);
+}
+
+// A U-Net: two levels down and up again, what the way down makes read on the way up.
+Graph two_levels() {
+  Builder b;
+  int states = 0;
+  auto product = [&](ValueId x, int64_t out) {
+    const int64_t in = b.shape(x)[1];
+    ValueId w = b.state({.name = cat("w", states++), .kind = StateKind::kParameter, .parameter = {}, .initial = {}},
+                        {DType::kF64, {in, out}});
+    return b.emit("tanh", {b.matmul(x, w)});
+  };
+  auto twice = [&](ValueId x, int64_t out) { return product(product(x, out), out); };
+  ValueId high = twice(b.input("x", {DType::kF64, {4, 3}}), 8), low = twice(high, 6), middle = twice(low, 5);
+  ValueId up = twice(b.add(low, product(middle, 6)), 6);
+  up = twice(b.add(high, product(up, 8)), 8);
+  b.output("loss", b.reduce_sum(product(up, 2), {0, 1}, false));
+  PassContext context;
+  return *build_backward(*tag_blocks(std::move(b).finish(), context), context);
+}
+
+TEST(Recompute_Sections, OfANetworkThatDoesNotRepeat) {
+  const Graph before = two_levels();
+  EXPECT_EQ(in_backward(before, "tanh"), 0);
+  int most = 0;
+  for (const Node& node : before.nodes) most = std::max(most, node.block);
+  EXPECT_GE(most, 2);
+  PassContext context{.recipe = {.recompute = RecomputeMode::kFull}};
+  auto g = recompute(before, context);
+  ASSERT_TRUE(g.ok()) << g.status();
+  int all = 0, left = 0;
+  for (const auto& [op, n] : kept(before)) all += n;
+  for (const auto& [op, n] : kept(*g)) left += n;
+  EXPECT_LE(left, all * 2 / 3) << all;
+  expect_same_values(before, *g, 0);
 }
 
 }  // namespace

@@ -203,7 +203,7 @@ LayoutCommunicators communicators(const Layout& l) {
   for (unsigned axes : {tensor, context, expert, context | expert | data, expert ? context | data : 0})
     groups |= axes ? 1u << axes : 0;
   const bool levels = l.zero_group > 1 && l.zero_group < l.data * l.context * l.expert;
-  const int neighbours = l.pipeline == 1 ? 0 : l.pipeline == 2 ? 1 : 2;
+  const int neighbours = l.pipeline == 1 ? 0 : l.pipeline == 2 && l.interleave == 1 ? 1 : 2;
   return {std::popcount(groups) + levels, neighbours, neighbours};
 }
 

@@ -113,6 +113,7 @@ absl::Status take_kept(Workload& w, const Workload& program, RecomputeMode mode)
     const double bytes = from.frozen_bytes[0] + from.frozen_bytes[1], elements = to.frozen[0] + to.frozen[1];
     for (size_t part : {0, 1}) to.frozen_bytes[part] = elements > 0 ? to.frozen[part] * bytes / elements : 0;
   }
+  if (mode == RecomputeMode::kNone) w.crossing = program.crossing;
   if (mode != RecomputeMode::kNone) w.recomputes |= mode_bit(mode);
   return absl::OkStatus();
 }

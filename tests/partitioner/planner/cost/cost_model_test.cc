@@ -30,6 +30,29 @@ TEST(Predict, ContextAxisExchangesAttention) {
               1e-9);
 }
 
+// A stage sends what later stages read of it: what all stages read, to each of them, what it reads itself, to none; of
+// widths that differ, its own.
+TEST(Predict, StagesSendWhatOthersRead) {
+  const double d = 1024, s = 2048;
+  Workload w = transformer(8, d, s, 8192);
+  Cluster c = cluster(1, 4, "A100-80GB");
+  const Problem p = problem(w, c, 16);
+  Layout l;
+  l.pipeline = 4, l.schedule = PipelineSchedule::kGpipe;
+  auto sent = [&] { return CostModel(p).traffic(l).boundary_bytes / (2 * s * d); };  // of the stage that sends most
+  auto step = [&] { return CostModel(p).predict(l, false).step_seconds; };
+  const double alone = step();
+  EXPECT_DOUBLE_EQ(sent(), 1);
+  w.crossing.push_back({.maker = 1, .readers = {2}, .elements = 5 * s * d});  // the first stage has both
+  EXPECT_DOUBLE_EQ(sent(), 1);
+  EXPECT_DOUBLE_EQ(step(), alone);
+  w.crossing.push_back({.maker = 1, .readers = {3, 4, 5, 8}, .elements = 2 * s * d});  // all others do
+  EXPECT_DOUBLE_EQ(sent(), 7);
+  EXPECT_GT(step(), alone);
+  l.pipeline = 1;
+  EXPECT_DOUBLE_EQ(sent(), 0);
+}
+
 // A micro-batch's gradients are added where they are stored: with ZeRO-2 and 3, to a rank's own part.
 TEST(Predict, ShardedGradientsAreAddedInParts) {
   Workload w = transformer(4, 1024, 512, 8192);

@@ -44,6 +44,7 @@ Workload blocks(int count) {
   w.kinds = {first, block, last};
   w.units.assign(static_cast<size_t>(count) + 2, 1);
   w.units.front() = 0, w.units.back() = 2;
+  for (int u = 1; u <= count + 1; ++u) w.crossing.push_back({u - 1, {u}, s * d, 0});
   w.sequence = w.tokens = s;
   w.parameters = 2 * kVocabulary * d + count * 8 * d * d;
   return w;
