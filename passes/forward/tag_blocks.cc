@@ -275,14 +275,17 @@ class Blocks {
   }
 
   // Blocks of what does not repeat, and all blocks numbered anew in order. What is behind the last product, and that
-  // product, is no block: it is read by backward at once.
+  // product, is no block: it is read by backward at once. Nor are lookups before the first product: their tables would
+  // be gathered again with a block that is computed again.
   void number_sections(std::vector<int32_t>& block) const {
-    size_t end = order_.size();
+    size_t begin = 0, end = order_.size();
+    for (size_t k = 0; k < end && block[order_[k]] < 0 && !is_product(order_[k]); ++k)
+      begin = g_.nodes[order_[k]].op->kernel ? k + 1 : begin;
     while (end > 0 && block[order_[end - 1]] < 0 && !is_product(order_[end - 1])) --end;
     if (end > 0 && block[order_[end - 1]] < 0) --end;
     const std::vector<double> open = open_bytes();
     int32_t next = 0;
-    for (size_t low = 0, high; low < order_.size(); low = high) {
+    for (size_t low = begin, high; low < order_.size(); low = high) {
       const int32_t old = block[order_[low]];
       for (high = low + 1; high < order_.size() && high != end && block[order_[high]] == old;) ++high;
       std::vector<SectionNode> nodes;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/program/params.h"
 #include "tools/mutation/field_faults.h"
 #include "tools/mutation/mutations.h"
 #include "tools/verify/steps/contents.h"
@@ -39,6 +40,10 @@ void exchange(RankProgram& p, ProgramSegment& segment, size_t k) {
   std::swap(one.id, next.id);
 }
 
+bool ends(const Step& wait, const Step& start) {
+  return wait.kind == StepKind::kCollectiveWait && runtime::int_param(wait.params, "of", -1) == start.id;
+}
+
 // A collective and a step that runs while it is under way.
 struct UnderWay {
   const Step* start = nullptr;
@@ -46,9 +51,11 @@ struct UnderWay {
 };
 UnderWay under_way(RankProgram& p) {
   for (ProgramSegment& segment : p.program.segments) {
-    for (size_t k = 0; k + 1 < segment.steps.size(); ++k) {
-      if (segment.steps[k].kind == StepKind::kCollectiveStart && computes(segment.steps[k + 1]))
-        return {&segment.steps[k], &segment.steps[k + 1]};
+    for (size_t k = 0; k < segment.steps.size(); ++k) {
+      if (segment.steps[k].kind != StepKind::kCollectiveStart) continue;
+      for (size_t n = k + 1; n < segment.steps.size() && !ends(segment.steps[n], segment.steps[k]); ++n) {
+        if (computes(segment.steps[n])) return {&segment.steps[k], &segment.steps[n]};
+      }
     }
   }
   return {};
