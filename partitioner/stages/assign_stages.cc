@@ -190,20 +190,28 @@ class StageAssigner {
     return states;
   }
 
-  absl::StatusOr<std::vector<int>> balanced() const {
+  // What is never cut: blocks, or what each ONNX node of them became, and single nodes outside of blocks. `piece_of`:
+  // of each staged node.
+  std::vector<CutPiece> pieces_to_cut(bool whole_blocks, std::vector<int>& piece_of) const {
     std::vector<CutPiece> pieces;
-    std::vector<int> piece_of(graph_.nodes.size(), -1);
     int32_t block = -1, origin = -1;
     for (NodeId n : staged_) {
       const Node& node = graph_.nodes[n];
       // What the last ONNX node of a block became stays with the block, and with it its gradient.
       const bool same = block >= 0 && node.origin >= 0 && node.origin == origin;
-      if (!same && (pieces.empty() || node.block < 0 || node.block != block)) pieces.emplace_back();
+      if (!same && (pieces.empty() || node.block < 0 || !whole_blocks || node.block != block)) pieces.emplace_back();
       if (!same) block = node.block;
       origin = node.origin;
       piece_of[n] = static_cast<int>(pieces.size()) - 1;
       pieces.back().work += work(node);
     }
+    return pieces;
+  }
+
+  absl::StatusOr<std::vector<int>> balanced() const {
+    std::vector<int> piece_of(graph_.nodes.size(), -1);
+    std::vector<CutPiece> pieces = pieces_to_cut(true, piece_of);
+    if (pieces.size() < static_cast<size_t>(out_.stages)) pieces = pieces_to_cut(false, piece_of);
     if (pieces.size() < static_cast<size_t>(out_.stages)) {
       return absl::InvalidArgumentError(cat("pin pipeline: ", out_.stages,
                                             " stages (times chunks): the model has only ", pieces.size(),

@@ -27,7 +27,7 @@ struct StageAssignment {
 // that it counts once in a sum of terms. Empty where a sum does not go through the node.
 std::vector<bool> summed_operands(const Graph& graph, const Node& node, size_t partial);
 
-// Forward nodes are cut into `stages` runs of nearly equal work, between blocks where the graph has some, and
+// Forward nodes are cut into `stages` runs of nearly equal work, between blocks where the graph has enough, and
 // where little crosses; nothing flows back to an earlier stage. A gradient runs where its forward node does, or earlier
 // where what it needs comes from there. A parameter belongs to the first stage that reads it, and with it all that its
 // update reads and writes; a running statistic to the stage of its norm. Gradients of a parameter that several stages

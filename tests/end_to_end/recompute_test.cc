@@ -65,7 +65,9 @@ TEST(Recompute_Model, WithoutBlocksIsPointedOut) {
   TempFolder out;
   const std::string model = out / "model.onnx";
   ASSERT_EQ(run_command(partita_program() + " model mlp --with-weights --quiet -o " + model).code, 0);
-  const std::string recipe = out.write("train.yaml", "optimizer: {kind: sgd, lr: 0.01}\nbatch: {global: 4}\n");
+  const std::string recipe = out.write("train.yaml",
+                                       "loss: {kind: cross_entropy, output: logits, target: target}\n"
+                                       "optimizer: {kind: sgd, lr: 0.01}\nbatch: {global: 4}\n");
   for (const char* mode : {"full", "none"}) {
     Outcome o = run_command(partita_program() + " compile " + model + " --train " + recipe +
                             " --set recompute=" + mode + " -o " + (out / "bundle"));

@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kOperations = 1e6, kMostOperations = 1e9;  // of a part: about, and at most
 constexpr int kMoves = 2;                                   // of the operands, by what rounding them changes
+constexpr int kMovesOfRows = 8;  // where rows are added up: one result may have most of them, and others tell little
 constexpr double kNoise = 8;
 
 bool has(const std::vector<FormulaOperand>& operands, int factor, bool all) {
@@ -316,7 +317,7 @@ std::vector<LibraryMeaning::Part> LibraryMeaning::sample(const std::vector<const
       op_->work == WorkKind::kMatrix && linear_ && narrow != DType::kF64 ? half_unit(DType::kF32) : half_unit(narrow);
   const std::vector<Tensor> exact = evaluate(inputs, held);
   std::vector<std::vector<Tensor>> others;
-  for (int m = 0; m < kMoves; ++m) {
+  for (int m = 0; m < (step_.name == "gather_grad" ? kMovesOfRows : kMoves); ++m) {
     std::vector<Tensor> off;
     for (const Tensor& t : inputs) off.push_back(moved(t, share, draw));
     others.push_back(evaluate(off, moved(held, share, draw)));

@@ -1,6 +1,7 @@
 #include "tools/verify/layout/index_map.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/cat.h"
 #include "base/status.h"
@@ -179,8 +180,14 @@ bool visit_views(const IndexMap& x, std::vector<std::vector<Digit>> dims, std::v
 // The value, held as `shape`, as a part of its root as a view that `is_view` knows shows it; nullopt where there is
 // none, or it is a part of a view already.
 std::optional<IndexMap> seen_through(const IndexMap& x, const Shape& shape, const IsView& is_view) {
+  if (!x.through.empty()) return std::nullopt;
   auto dims = by_dimension(x.digits, shape);
-  if (!x.through.empty() || !dims) return std::nullopt;
+  if (!dims) {  // pairs that reach over the edge of windows: of the view itself, the dimensions are what they are
+    if (!x.axes.empty() || !is_view(x.digits)) return std::nullopt;
+    IndexMap seen = x;
+    seen.through = std::exchange(seen.digits, whole(shape));
+    return seen;
+  }
   std::vector<Pieces> pieces;
   for (int64_t n : shape) pieces.push_back({{Piece::Kind::kLocal, n, n, -1, 1}});
   std::vector<AxisDigit> axes = x.axes;  // the innermost last
@@ -201,10 +208,10 @@ absl::StatusOr<IndexMap> sliced_by(const IndexMap& x, const Shape& shape, int di
   if (x.depends_on(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", which splits it already");
   if (x.is_partial(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", over which it is partial");
   auto dims = by_dimension(x.digits, shape);
-  if (!dims) return wrong("its layout does not fit its dimensions");
-  auto taken = take_outer((*dims)[dim], mesh.axes[axis].size);
+  auto taken = dims ? take_outer((*dims)[dim], mesh.axes[axis].size) : std::nullopt;
   if (!taken) {
     if (auto seen = seen_through(x, shape, is_view)) return sliced_by(*seen, shape, dim, axis, mesh, is_view);
+    if (!dims) return wrong("its layout does not fit its dimensions");
     return wrong("its dimension ", dim, " cannot be cut into ", mesh.axes[axis].size, " parts");
   }
   IndexMap out = x;

@@ -25,7 +25,7 @@ TEST(CrossingValues, OfASkipAreReadFarBehind) {
   constexpr int64_t kSamples = 4, kSkipped = 40;
   ValueId x = b.input("x", {DType::kF32, {kSamples, 3}});
   const ValueId skipped = x = product(product(x, 24), kSkipped);
-  for (int64_t width : {30, 20, 10, 10, 20, 30}) x = product(x, width);
+  for (int64_t width : {30, 20, 18, 16, 14, 12, 10, 10, 12, 14, 16, 18, 20, 30}) x = product(x, width);
   x = b.add(skipped, product(x, kSkipped));
   for (int64_t width : {38, 36, 34, 32}) x = product(x, width);
   b.output("loss", b.reduce_sum(x, {0, 1}, false));
