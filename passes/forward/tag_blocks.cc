@@ -19,6 +19,7 @@
 #include "absl/hash/hash.h"
 #include "ir/graph/builder.h"
 #include "ir/graph/dependence.h"
+#include "passes/forward/biased_product.h"
 #include "passes/forward/cut_sections.h"
 
 namespace partita {
@@ -289,8 +290,13 @@ class Blocks {
       const int32_t old = block[order_[low]];
       for (high = low + 1; high < order_.size() && high != end && block[order_[high]] == old;) ++high;
       std::vector<SectionNode> nodes;
-      for (size_t k = low; k < high && old < 0 && low < end; ++k)
+      size_t product = 0;  // the last one
+      for (size_t k = low; k < high && old < 0 && low < end; ++k) {
         nodes.push_back({is_product(order_[k]), made_bytes(order_[k]), open[k]});
+        if (nodes.back().product) product = k - low;
+        if (nodes[product].product && is_biased_product(g_, dependence_, g_.nodes[order_[k]]))  // it ends with its bias
+          nodes[product].product = false, nodes.back().product = true;
+      }
       const std::vector<size_t> ends = old < 0 ? cut_sections(nodes) : std::vector<size_t>{high - low};
       size_t at = low;
       for (size_t section : ends) {

@@ -12,6 +12,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
+#include "passes/forward/biased_product.h"
 
 namespace partita {
 namespace {
@@ -23,7 +24,7 @@ class KeptValues {
  public:
   // `modes`: of each block.
   KeptValues(const Graph& graph, std::vector<RecomputeMode> modes)
-      : graph_(graph), modes_(std::move(modes)), leaves_(graph.values.size(), false) {
+      : graph_(graph), modes_(std::move(modes)), leaves_(graph.values.size(), false), dependence_(graph) {
     std::vector<std::vector<NodeId>> readers = uses(graph);
     for (size_t v = 0; v < graph.values.size(); ++v) {
       const Node* producer = graph.producer(static_cast<ValueId>(v));
@@ -42,7 +43,7 @@ class KeptValues {
     if (producer == nullptr || producer->segment != Segment::kForward || producer->block < 0 || leaves_[v]) return true;
     switch (on_device(modes_[static_cast<size_t>(producer->block)])) {
       case RecomputeMode::kSelective:
-        return producer->op->kernel || reduces(*producer, v);
+        return producer->op->kernel || reduces(*producer, v) || is_biased_product(graph_, dependence_, *producer);
       case RecomputeMode::kAttention:
         return !to_attention_[graph_.values[v].producer];
       case RecomputeMode::kMlp:
@@ -95,6 +96,7 @@ class KeptValues {
   const std::vector<RecomputeMode> modes_;
   std::vector<bool> leaves_;        // per value: read by the forward part outside of its block
   std::vector<bool> to_attention_;  // per node: attention of its block, or what leads to it
+  const Dependence dependence_;
 };
 
 class Recomputer {

@@ -12,8 +12,8 @@ namespace partita {
 // what is kept. Each block has a mode, by the recipe:
 //
 //   none, auto  all is kept
-//   selective   the values that enter the block, and the results of kernels (matrix products, attention, convolutions)
-//               and of reductions
+//   selective   the values that enter the block, and the results of kernels (matrix products, attention, convolutions),
+//               of products with their bias, and of reductions
 //   attention   all but what leads to attention and its results
 //   mlp         what enters, what leads to attention and its results; all else is made again
 //   full        the values that enter the block alone

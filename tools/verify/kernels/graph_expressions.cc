@@ -107,8 +107,14 @@ Shape chosen_dims(const Node& reduction, const Shape& shape, bool reduced) {
 }
 
 GraphExpressions::GraphExpressions(const CodeView& code, const std::set<int>& given, const LoopNest& nest,
-                                   std::optional<ReductionOrder> order, Expressions& e)
-    : code_(code), given_(given), nest_(nest), order_(std::move(order)), e_(e), loops_(nest.sizes.size()) {}
+                                   std::optional<ReductionOrder> order, Affine columns, Expressions& e)
+    : code_(code),
+      given_(given),
+      nest_(nest),
+      order_(std::move(order)),
+      columns_(std::move(columns)),
+      e_(e),
+      loops_(nest.sizes.size()) {}
 
 int GraphExpressions::fail(absl::Status status) {
   status_.Update(status);
@@ -280,7 +286,7 @@ int GraphExpressions::reduction(const Node& node, ValueId v, const IndexMap& map
           return fail(differs(code_.name(v), ": expected a reduction that is the same for all columns"));
       }
     }
-    if (!fit(point_number(nest_, nest_.rows(), static_cast<int>(loops_)), inner, along)) return -1;
+    if (!fit(columns_, inner, along)) return -1;
     if (order_ && *order_ != strict_order(from, reduced, code_.graph.type(v).dtype))
       return fail(differs(code_.name(v), ": expected a reduction in the order of its shape, found another order"));
   }

@@ -31,9 +31,10 @@ std::vector<ValueId> storage_of(const Graph& graph);
 class GraphExpressions {
  public:
   // `given`: values, never views, that the nest reads from memory. `order`: in which it has to reduce, as its schedule
-  // does; nullopt: in any.
+  // does; nullopt: in any. `columns`: the number, of the elements that a reduction over all columns goes through, that
+  // a point is.
   GraphExpressions(const CodeView& code, const std::set<int>& given, const LoopNest& nest,
-                   std::optional<ReductionOrder> order, Expressions& e);
+                   std::optional<ReductionOrder> order, Affine columns, Expressions& e);
 
   // The value at index `map`; -1 where split() or status() says why not.
   int value(ValueId v, const IndexMap& map);
@@ -73,6 +74,7 @@ class GraphExpressions {
   const std::set<int>& given_;
   const LoopNest& nest_;
   const std::optional<ReductionOrder> order_;
+  const Affine columns_;
   Expressions& e_;
   const size_t loops_;
   absl::flat_hash_map<std::vector<int64_t>, int> known_;

@@ -1,6 +1,7 @@
 #include "tools/verify/kernels/prove_nest.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "base/status.h"
@@ -37,16 +38,31 @@ struct Walk {
   }
 };
 
-// Runs `prove` on a nest, with loops made two until it needs no more of it.
+// A point's number, where these loops are one inside the other in this order.
+Affine point_number_in(const LoopNest& nest, const std::vector<size_t>& order) {
+  Affine number = constant_index(0, nest.sizes.size());
+  int64_t stride = 1;
+  for (size_t d = order.size(); d-- > 0;) {
+    number.coefficients[order[d]] = stride;
+    stride *= nest.sizes[order[d]];
+  }
+  return number;
+}
+
+// Runs `prove` on a nest, with loops made two until it needs no more of it. `columns`: the order of those loops in
+// which reductions number their elements; empty: their own.
 template <typename Prove>
-absl::Status walk(const CodeView& code, const NestUse& use, std::vector<Affine> numbers, Prove prove) {
+absl::Status walk(const CodeView& code, const NestUse& use, std::vector<Affine> numbers, Prove prove,
+                  const std::vector<size_t>& columns = {}) {
   LoopNest nest = with_whole_columns(use.nest);
+  const int loops = static_cast<int>(nest.sizes.size());
+  numbers.push_back(columns.empty() ? point_number(nest, nest.rows(), loops) : point_number_in(nest, columns));
   const std::set<int> given = given_to(use);
   std::optional<ReductionOrder> order;
   if (use.nest.strict) order = column_order(use.nest);
   for (int round = 0; round < kMostSplits; ++round) {
     Expressions e(nest.sizes, nest.columns);
-    GraphExpressions graph(code, given, nest, order, e);
+    GraphExpressions graph(code, given, nest, order, numbers.back(), e);
     const std::vector<int> made = nest_expressions(nest, use.values, e);
     const absl::Status status = prove(Walk{nest, numbers, e, graph, made});
     if (!graph.split()) return status;
@@ -67,33 +83,45 @@ const NestStore& last_store(const LoopNest& nest, int operand) {
   return *last;
 }
 
+// Where values have their channels last in memory, and not in their shape, a reduction's columns are its dimensions in
+// another order than theirs.
 absl::Status prove_store(const CodeView& code, const NestUse& use, int operand, int value) {
-  return walk(code, use, {}, [&](const Walk& w) -> absl::Status {
+  const auto prove = [&](const Walk& w) -> absl::Status {
     const NestStore& store = last_store(w.nest, operand);
     IndexMap map;
     if (!w.graph.fit({store.access.offset, store.access.strides}, code.graph.type(value).shape, map))
       return w.graph.status();
     return w.equal(w.graph.result(value, map), store.node);
-  });
+  };
+  absl::Status first = walk(code, use, {}, prove);
+  const LoopNest nest = with_whole_columns(use.nest);
+  const bool reduces =
+      std::any_of(nest.nodes.begin(), nest.nodes.end(), [](const NestNode& n) { return n.op == NestOp::kReduce; });
+  if (first.ok() || use.nest.strict || !reduces) return first;
+  std::vector<size_t> order(static_cast<size_t>(nest.columns));
+  std::iota(order.begin(), order.end(), static_cast<size_t>(nest.rows()));
+  for (size_t tried = 1; tried < kMostOrders && std::next_permutation(order.begin(), order.end()); ++tried) {
+    if (walk(code, use, {}, prove, order).ok()) return absl::OkStatus();
+  }
+  return first;
 }
 
-// Orders of all loops that keep the rows' and the columns' own: a domain's dimensions are one of them.
+// Orders of all loops that keep the rows' and the columns' own: a domain's dimensions are one of them. Behind them all
+// others: of values whose channels are last in memory, and not in their shape, the dimensions are one of those.
 std::vector<Affine> point_numbers(const LoopNest& nest) {
   const size_t loops = nest.sizes.size();
   std::vector<bool> column(loops, false);
   std::fill(column.begin() + nest.rows(), column.end(), true);
   std::vector<Affine> numbers;
+  std::vector<size_t> order(loops);
   do {
-    Affine number = constant_index(0, loops);
-    int64_t stride = 1;
     size_t row = static_cast<size_t>(nest.rows()), at = loops;
-    for (size_t d = loops; d-- > 0;) {
-      const size_t k = column[d] ? --at : --row;
-      number.coefficients[k] = stride;
-      stride *= nest.sizes[k];
-    }
-    numbers.push_back(std::move(number));
+    for (size_t d = loops; d-- > 0;) order[d] = column[d] ? --at : --row;
+    numbers.push_back(point_number_in(nest, order));
   } while (numbers.size() < kMostOrders && std::next_permutation(column.begin(), column.end()));
+  std::iota(order.begin(), order.end(), 0);
+  while (numbers.size() < kMostOrders && std::next_permutation(order.begin(), order.end()))
+    numbers.push_back(point_number_in(nest, order));
   return numbers;
 }
 
