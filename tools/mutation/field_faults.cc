@@ -3,6 +3,9 @@
 namespace partita {
 namespace {
 
+// The last norm and the head are the second stage.
+constexpr const char* kTwoStages = "pin pipeline=2 pin cuts=[transformer.ln_f.weight]";
+
 constexpr FieldFault kFaults[] = {
     // Sums over ranks.
     {"a norm's gradient is not summed over the ranks that split its tokens",
@@ -24,7 +27,7 @@ constexpr FieldFault kFaults[] = {
      "sum partial over expert", field::balance_of_own_tokens},
     {"gradients are summed over another group of ranks", "megatron#7452 (5, 6, 7)", "gpt", "pin tensor=2 pin data=2",
      "expected group 2, over [0,1] and of channel 0, found group 0 over [1]", nullptr, field::other_group},
-    {"a tied weight's gradient is that of one stage alone", "megatron#656, megatron#844", "gpt", "pin pipeline=2",
+    {"a tied weight's gradient is that of one stage alone", "megatron#656, megatron#844", "gpt", kTwoStages,
      "expected a reader of a whole sum over the stages, found one of a part of it", field::tied_on_one_side},
     // Scales.
     {"each rank's loss is a mean over its own tokens", "megatron#673, megatron#906, torchtitan#2318", "gpt",
@@ -33,7 +36,7 @@ constexpr FieldFault kFaults[] = {
      "expected all operands that are summed to be partial over tensor", field::norm_counts_replicas},
     {"the clipping norm lacks what other ranks hold", "megatron#5916, torchtitan#596", "gpt", "pin tensor=2",
      "expected the complete sum over tensor, since the op is not linear in it", field::norm_of_own_part},
-    {"the clipping norm lacks what other stages hold", "torchtitan#596", "gpt", "pin pipeline=2",
+    {"the clipping norm lacks what other stages hold", "torchtitan#596", "gpt", kTwoStages,
      "output 'grad_norm' of stage 1: expected what an earlier stage computes", field::norm_of_own_part},
     {"the clipping norm takes a split gradient for one that ranks hold alike", "megatron#7452 (8)", "gpt",
      "pin tensor=2", "sum partial over tensor", field::norm_without_a_part},
@@ -80,13 +83,13 @@ constexpr FieldFault kFaults[] = {
     {"the host reads what is still to be copied to it", "megatron#7398", "gpt", "pin offload=optimizer gpu sm_90",
      "operand 0: expected value %4 'transformer.wte.weight'", nullptr, field::reload_first},
     // Pipelines.
-    {"stages take micro-batches in other orders", "megatron#3952", "gpt", "pin pipeline=2",
-     "of micro-batch 0, found value %132 'loss' f32[] of micro-batch 1", nullptr, field::other_order},
-    {"a stage receives from another than sends to it", "megatron#1525", "gpt", "pin pipeline=2",
+    {"stages take micro-batches in other orders", "megatron#3952", "gpt", kTwoStages,
+     "of micro-batch 0, found value %80 'loss' f32[] of micro-batch 1", nullptr, field::other_order},
+    {"a stage receives from another than sends to it", "megatron#1525", "gpt", kTwoStages,
      "expected parameter 'peer' as its node has it, found another", nullptr, field::other_peer},
     {"an activation is overwritten by the next micro-batch's", "megatron#4047", "gpt",
-     "pin pipeline=2 pin schedule=gpipe",
-     "of micro-batch 0, found value %73 'transpose_36' f32[4,16,4,8] of micro-batch 3", nullptr, field::one_slot},
+     "pin pipeline=2 pin cuts=[transformer.ln_f.weight] pin schedule=gpipe",
+     "of micro-batch 0, found value %122 'mul_59' f32[4,16,128] of micro-batch 3", nullptr, field::one_slot},
     {"a backward part reads newer weights than its forward part", "PipeDream (weight stashing)", "untied",
      "pin pipeline=2 pin schedule=pipedream", "of micro-batch 0, found nothing that is one value", nullptr,
      field::stale_stash},
