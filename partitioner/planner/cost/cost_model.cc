@@ -158,7 +158,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
                                            std::vector<ChunkTimes>(static_cast<size_t>(whole.interleave)));
   const StageLayouts layouts(whole);
   int64_t m = micro_batches(problem_, whole);
-  const std::vector<double> sends = this->sends(whole), crossing = crossing_bytes(whole);
+  const std::vector<double> crossing = crossing_bytes(whole), sends = this->sends(whole, crossing);
   const std::vector<double> received = received_bytes(whole);
   for (size_t p = 0, unit = 0; p < chunks.size(); unit += static_cast<size_t>(chunks[p++].units)) {
     size_t stages = static_cast<size_t>(whole.pipeline), stage = p % stages, chunk = p / stages;
@@ -257,7 +257,7 @@ Simulation CostModel::timeline(const Layout& l, const std::vector<std::vector<Ch
       s.chunks.back().push_back({c.forward.total(), c.backward.total(), c.weight.total()});
   }
   // All of them on the way through the pipeline as one with the mean time.
-  const std::vector<double> each = sends(l);
+  const std::vector<double> each = sends(l, crossing_bytes(l));
   for (int64_t stage = 0; stage + 1 < l.pipeline; ++stage) {
     const double seconds = each[static_cast<size_t>(stage)] / static_cast<double>(l.pipeline - 1),
                  beside = group_of_stage(l, stage).device.software.overlap_send;

@@ -233,8 +233,8 @@ class CostModel {
   std::vector<double> crossing_bytes(const Layout& layout) const;
   // Of so many bytes of each sample of a micro-batch from a stage to the next one (from the last to the first).
   double send_seconds(const Layout& layout, int64_t stage, double bytes) const;
-  // Of each stage, of the chunk that sends most.
-  std::vector<double> sends(const Layout& layout) const;
+  // Of each stage, of the chunk that sends most. `crossing`: the layout's crossing_bytes().
+  std::vector<double> sends(const Layout& layout, const std::vector<double>& crossing) const;
   // Of software's sums of gradients and ZeRO-1's gathers: bytes of one message; 0: all at once.
   static double sum_message(const SoftwareProfile& software, const Layout& layout);
   // Our programs send it in the layout's buckets, other software in messages of `message` bytes (0: at once).

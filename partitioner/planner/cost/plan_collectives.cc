@@ -361,7 +361,6 @@ std::vector<double> CostModel::crossing_bytes(const Layout& l) const {
 }
 
 double CostModel::send_seconds(const Layout& l, int64_t stage, double bytes) const {
-  if (l.pipeline == 1) return 0;
   const Workload& w = *problem_.workload;
   const int64_t next = stage + 1 < l.pipeline ? stage + 1 : 0, first = std::min(stage, next),
                 last = std::max(stage, next);
@@ -379,11 +378,10 @@ double CostModel::send_seconds(const Layout& l, int64_t stage, double bytes) con
   return collective_time(group, CollectiveKind::kSend, {2, within ? apart : group.devices()}, bytes).seconds;
 }
 
-std::vector<double> CostModel::sends(const Layout& l) const {
+std::vector<double> CostModel::sends(const Layout& l, const std::vector<double>& crossing) const {
   const size_t stages = static_cast<size_t>(l.pipeline);
   std::vector<double> out(stages, 0), most(stages, 0);
   if (l.pipeline == 1) return out;
-  const std::vector<double> crossing = crossing_bytes(l);
   for (size_t p = 0; p < crossing.size(); ++p) most[p % stages] = std::max(most[p % stages], crossing[p]);
   const bool alike = l.stages.empty() && problem_.cluster->groups.size() == 1;
   for (size_t s = 0; s < stages; ++s) {
