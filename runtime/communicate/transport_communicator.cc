@@ -242,6 +242,9 @@ absl::Status TransportCommunicator::serve() {
 
 Ticket TransportCommunicator::take(bool messages_alone) {
   std::lock_guard lock(mutex_);
+  // What is started after abort() must not run, though tick() has not seen the reason yet: abort() has woken
+  // progress().
+  if (!abort_reason_.empty()) return 0;
   const auto next = std::find_if(queue_.begin(), queue_.end(), [&](Ticket t) {
     return !messages_alone || unfinished_.at(t).kind >= CollectiveKind::kSend;
   });
