@@ -1,4 +1,4 @@
-// matmul: oneDNN for f32, bf16, f16; our own tiles for f64; plain loops for integers.
+// matmul: oneDNN for f32, bf16, f16; packed panels for f64, and for f32 without AVX-512; plain loops for integers.
 #include <omp.h>
 
 #include <cmath>
@@ -10,6 +10,7 @@
 #include "runtime/kernels/compute_operand.h"
 #include "runtime/kernels/matmul_plan.h"
 #include "runtime/kernels/onednn.h"
+#include "runtime/kernels/packed_matmul.h"
 #include "runtime/kernels/table.h"
 #include "runtime/kernels/thin_matmul.h"
 #include "runtime/kernels/tile_ops.h"
@@ -198,41 +199,14 @@ void plain_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
   }
 }
 
-// Row blocks in parallel; within one, B is walked in blocks that stay in the second-level cache.
+// What follows a product that is there.
 template <typename T>
-void tiled_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
-  constexpr int64_t kRows = 96, kInner = 256, kColumns = 256;
-  const TileOps<T>& ops = tile_ops<T>();
-  const int64_t blocks = (p.m + kRows - 1) / kRows;
-#pragma omp parallel if (worth_threads(p.batches() * p.m * p.n * p.k))
-  {
-    std::vector<T> packed(p.transpose_b ? kInner * kColumns : 0);
-#pragma omp for schedule(static)
-    for (int64_t task = 0; task < p.batches() * blocks; ++task) {
-      const Plan::Batch at = p.offsets(task / blocks);
-      const int64_t first = task % blocks * kRows, rows = std::min(kRows, p.m - first);
-      T* to = c + at.c + first * p.n;
-      for (int64_t y = 0; y < p.n; y += kColumns) {
-        const int64_t columns = std::min(kColumns, p.n - y);
-        for (int64_t z = 0; z < p.k; z += kInner) {
-          const int64_t inner = std::min(kInner, p.k - z);
-          const T* right = b + at.b + z * p.b_row() + y * p.b_column();
-          int64_t right_row = p.b_row();
-          if (p.transpose_b) {
-            for (int64_t j = 0; j < columns; ++j) {
-              for (int64_t i = 0; i < inner; ++i) packed[static_cast<size_t>(i * kColumns + j)] = right[j * p.k + i];
-            }
-            right = packed.data();
-            right_row = kColumns;
-          }
-          ops.gemm(to + y, p.n, a + at.a + first * p.a_row() + z * p.a_column(), p.a_row(), p.a_column(), right,
-                   right_row, rows, columns, inner, z > 0 || p.accumulate);
-        }
-      }
-      if (bias == nullptr && p.activation == Activation::kNone) continue;
-      for (int64_t i = 0; i < rows * p.n; ++i)
-        to[i] = activate(to[i] + (bias != nullptr ? bias[i % p.n] : T(0)), p.activation);
-    }
+void apply_epilogue(const Plan& p, const T* bias, T* c) {
+  const int64_t rows = p.batches() * p.m;
+#pragma omp parallel for schedule(static) if (worth_threads(rows * p.n))
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < p.n; ++j)
+      c[i * p.n + j] = activate(c[i * p.n + j] + (bias != nullptr ? bias[j] : T(0)), p.activation);
   }
 }
 
@@ -260,6 +234,7 @@ Kernel make_matmul(const KernelRequest& r) {
   const bool few_rows = plan.transpose_b && !plan.transpose_a && plan.m <= 64;
   if (dtype == DType::kF32 && plan.batch.empty() && !plan.bias && plan.activation == Activation::kNone && plan.k != 0 &&
       !few_rows) {
+    if (is_packed(plan)) return make_packed_matmul(r, plan);
     const int threads = r.reproducible() && !has_avx512() ? 1 : r.threads();
     return make_kernel([plan, blocks = Blocks(plan, threads)](std::span<std::byte* const> b) {
       sgemm(plan, blocks, as<float>(b[0]), as<float>(b[1]), as<float>(b.back()));
@@ -276,9 +251,11 @@ Kernel make_matmul(const KernelRequest& r) {
   }
   if (out != dtype) return r.unsupported();
   if (dtype == DType::kF64) {
-    return make_kernel([plan](std::span<std::byte* const> b) {
-      tiled_matmul(plan, as<double>(b[0]), as<double>(b[1]), plan.bias ? as<double>(b[2]) : nullptr,
-                   as<double>(b.back()));
+    PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> product, make_packed_matmul(r, plan));
+    if (!plan.bias && plan.activation == Activation::kNone) return product;
+    return make_kernel([plan, product = std::shared_ptr(std::move(product))](std::span<std::byte* const> b) {
+      product->run(b);
+      apply_epilogue(plan, plan.bias ? as<double>(b[2]) : nullptr, as<double>(b.back()));
     });
   }
   Kernel kernel = r.unsupported();

@@ -15,7 +15,16 @@ struct TileOps {
   // Sums over k in order.
   void (*gemm)(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, int64_t m,
                int64_t n, int64_t k, bool accumulate);
-  // to[i] += from[i]; n a multiple of 32.
+  // The block of C that the registers hold.
+  int64_t rows, columns;
+  // Packs [extent, inner] elements, `across` apart and `along` apart, one of which is 1, into panels of `rows`, or of
+  // `columns`, of the former: one panel after the other, each [inner, rows or columns]. What is missing of the last one
+  // is zero.
+  void (*pack_rows)(T* to, const T* from, int64_t across, int64_t along, int64_t extent, int64_t inner);
+  void (*pack_columns)(T* to, const T* from, int64_t across, int64_t along, int64_t extent, int64_t inner);
+  // C[rows, columns] (+)= a panel of A by one of B, k long. The bits are gemm's.
+  void (*panels)(T* c, int64_t c_row, const T* a, const T* b, int64_t k, bool accumulate);
+  // to[i] += from[i]; n a multiple of `columns`.
   void (*add)(T* to, const T* from, int64_t n);
   // row[i] = exp(scale * row[i] - shift) for finite scale and shift; returns the sum. An element of -infinity gives 0.
   T (*exp_row)(T* row, int64_t n, T scale, T shift);

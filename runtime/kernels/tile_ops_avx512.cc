@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <limits>
 
 #include "base/math/exp_polynomial.h"
 #include "runtime/kernels/tile_ops.h"
+#include "runtime/kernels/transpose.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,prefer-vector-width=512")

@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <limits>
 
 #include "base/math/exp_polynomial.h"
 #include "runtime/kernels/tile_ops.h"
+#include "runtime/kernels/transpose.h"
 
 namespace partita::runtime {
 namespace {
