@@ -89,7 +89,8 @@ class OneDnnMatmul final : public LibraryKernel {
 // One f32 product without a bias or an activation: the BLAS entry of oneDNN, which is some 10% faster than its
 // primitive on plain layouts. Each thread has a block of C and calls it alone: its own division among threads is slower
 // where B is transposed and k is long, and makes the order of sums depend on the threads. Without AVX-512 that order
-// depends on a block's size as well: what is to have the same bits for any number of threads is one block then.
+// depends on a block's size as well: what is to have the same bits for any number of threads is one block then, or
+// packed (packed_matmul.h).
 struct Blocks {
   static constexpr int64_t kUnit = 16;  // elements of a cache line
   // Below this many multiplications (a few microseconds) waiting for the last thread costs more than the others save.
@@ -234,7 +235,7 @@ Kernel make_matmul(const KernelRequest& r) {
   const bool few_rows = plan.transpose_b && !plan.transpose_a && plan.m <= 64;
   if (dtype == DType::kF32 && plan.batch.empty() && !plan.bias && plan.activation == Activation::kNone && plan.k != 0 &&
       !few_rows) {
-    if (is_packed(plan)) return make_packed_matmul(r, plan);
+    if (is_packed(plan, r.reproducible())) return make_packed_matmul(r, plan);
     const int threads = r.reproducible() && !has_avx512() ? 1 : r.threads();
     return make_kernel([plan, blocks = Blocks(plan, threads)](std::span<std::byte* const> b) {
       sgemm(plan, blocks, as<float>(b[0]), as<float>(b[1]), as<float>(b.back()));

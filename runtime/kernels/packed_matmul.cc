@@ -47,7 +47,7 @@ class PackedMatmul {
   static constexpr int64_t kInner = 256, kParts = 8, kChunk = 1 << 20;
   // Multiplications: below it waiting for the last thread costs more than the others save.
   static constexpr int64_t kWorthThreads = 1 << 20;
-  static constexpr int64_t kTileRows = 96, kFewRows = 36;
+  static constexpr int64_t kTileRows = 96, kFewRows = 24;
 
   // As many for each thread: some where there are rows enough.
   int64_t row_tiles() const {
@@ -129,9 +129,13 @@ class PackedMatmul {
 
 }  // namespace
 
-bool is_packed(const MatmulPlan& plan) {
-  constexpr int64_t kFew = 48;
-  return !has_avx512() && std::min({plan.m, plan.n, plan.k}) >= kFew;
+// By times on a processor of two threads without AVX-512: smaller operands are read once or twice, which copying them
+// costs as well. What is to be reproducible would have one thread there.
+bool is_packed(const MatmulPlan& p, bool reproducible) {
+  constexpr int64_t kFew = 64, kWide = 96, kFewAtLeast = 16;
+  if (has_avx512()) return false;
+  if (reproducible && std::min({p.m, p.n, p.k}) >= kFewAtLeast) return true;
+  return p.k >= kFew && p.m * p.n >= kWide * (p.m + p.n);
 }
 
 Kernel make_packed_matmul(const KernelRequest& r, const MatmulPlan& plan) {

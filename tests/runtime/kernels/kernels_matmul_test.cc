@@ -123,10 +123,44 @@ TEST(Matmul, EmptyInner_GivesZeros) {
   expect_close(y, std::vector<double>(6, 0), 0);
 }
 
-TEST(Matmul, Threads_GiveTheSameBitsInF64) {
-  const TestTensor a = random_tensor(DType::kF64, {300, 200}, 1), b = random_tensor(DType::kF64, {200, 150}, 2);
-  EXPECT_EQ(run_one("matmul", {a, b}, zeros(DType::kF64, {300, 150}), {}, 1).values,
-            run_one("matmul", {a, b}, zeros(DType::kF64, {300, 150}), {}, 4).values);
+TEST(Matmul, Threads_GiveTheSameBits) {
+  for (DType dtype : {DType::kF32, DType::kF64}) {
+    for (const int64_t columns : {50, 150, 512}) {
+      for (int transposed = 0; transposed < 4; ++transposed) {
+        const bool ta = transposed & 1, tb = transposed & 2;
+        const TestTensor a = random_tensor(dtype, ta ? Shape{512, 301} : Shape{301, 512}, 1),
+                         b = random_tensor(dtype, tb ? Shape{columns, 512} : Shape{512, columns}, 2);
+        const auto multiply = [&](int threads) {
+          return run_one("matmul", {a, b}, zeros(dtype, {301, columns}),
+                         {{"transpose_a", int64_t{ta}}, {"transpose_b", int64_t{tb}}}, threads)
+              .values;
+        };
+        const std::vector<double> one = multiply(1);
+        EXPECT_EQ(multiply(2), one) << columns << " " << transposed;
+        EXPECT_EQ(multiply(5), one) << columns << " " << transposed;
+      }
+    }
+  }
+}
+
+// More than is packed at a time, of the inner dimension and of columns; rows and columns that fill no panel.
+TEST(Matmul, LargeProducts_EqualLoops) {
+  const std::pair<DType, Case> cases[] = {{DType::kF64, {{}, {}, 19, 530, 2311}},
+                                          {DType::kF32, {{}, {}, 131, 390, 301}}};
+  for (const auto& [dtype, c] : cases) {
+    const TestTensor start = random_tensor(dtype, {c.m, c.n}, 3);
+    for (int transposed = 0; transposed < 4; ++transposed) {
+      const bool ta = transposed & 1, tb = transposed & 2;
+      const TestTensor a = random_tensor(dtype, ta ? Shape{c.k, c.m} : Shape{c.m, c.k}, 1),
+                       b = random_tensor(dtype, tb ? Shape{c.n, c.k} : Shape{c.k, c.n}, 2);
+      std::vector<double> expected = reference(c, a, b, ta, tb).values;
+      for (size_t i = 0; i < expected.size(); ++i) expected[i] += start.values[i];
+      const TestTensor found = run_one(
+          "matmul", {a, b}, start,
+          {{"transpose_a", int64_t{ta}}, {"transpose_b", int64_t{tb}}, {"epilogue", std::string("accumulate")}}, 3);
+      expect_close(found, expected, 10 * tolerance_of(dtype), std::to_string(transposed));
+    }
+  }
 }
 
 TEST(Matmul, AFewRowsByATransposedMatrix_EqualLoopsWithAnyNumberOfThreads) {
