@@ -36,8 +36,9 @@ class PackedMatmul {
 
   void run(const T* a, const T* b, T* c, std::byte* scratch) const {
     std::atomic<int64_t> next = 0;
-    if (threads_ == 1) return work(a, b, c, scratch, 0, 1, next);
-#pragma omp parallel num_threads(threads_)
+    const int team = std::min(threads_, omp_get_max_threads());  // a program may take fewer than it was prepared for
+    if (team == 1) return work(a, b, c, scratch, 0, 1, next);
+#pragma omp parallel num_threads(team)
     work(a, b, c, scratch, omp_get_thread_num(), omp_get_num_threads(), next);
   }
 
