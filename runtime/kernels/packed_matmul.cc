@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "runtime/kernels/tile_ops.h"
 #include "runtime/kernels/tiling.h"
@@ -140,6 +141,12 @@ bool is_packed(const MatmulPlan& p, bool reproducible) {
 }
 
 Kernel make_packed_matmul(const KernelRequest& r, const MatmulPlan& plan) {
+  if (plan.k == 0) {
+    const size_t bytes = static_cast<size_t>(*element_count(r.out(0).shape) * dtype_size(r.dtype()));
+    return make_kernel([bytes, keep = plan.accumulate](std::span<std::byte* const> b) {
+      if (!keep) std::memset(b.back(), 0, bytes);
+    });
+  }
   const auto of = [&]<typename T>(T) -> Kernel {
     const PackedMatmul<T> product(plan, r.threads());
     r.scratch()->reserve(product.scratch());

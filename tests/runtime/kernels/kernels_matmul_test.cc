@@ -118,9 +118,15 @@ TEST(Matmul, ProductsOfBf16_AreWidenedWhereTheProcessorsOwnAreSlower) {
 }
 
 TEST(Matmul, EmptyInner_GivesZeros) {
-  const TestTensor y = run_one("matmul", {zeros(DType::kF32, {2, 0}), zeros(DType::kF32, {0, 3})},
-                               random_tensor(DType::kF32, {2, 3}, 1));
-  expect_close(y, std::vector<double>(6, 0), 0);
+  for (DType dtype : {DType::kF32, DType::kF64}) {
+    const TestTensor a = zeros(dtype, {2, 0}), b = zeros(dtype, {0, 3}), start = random_tensor(dtype, {2, 3}, 1),
+                     bias = random_tensor(dtype, {3}, 2);
+    expect_close(run_one("matmul", {a, b}, start), std::vector<double>(6, 0), 0);
+    expect_close(run_one("matmul", {a, b}, start, {{"epilogue", std::string("accumulate")}}), start.values, 0);
+    std::vector<double> twice = bias.values;
+    twice.insert(twice.end(), bias.values.begin(), bias.values.end());
+    expect_close(run_one("matmul", {a, b, bias}, start, {{"epilogue", std::string("bias")}}), twice, 0);
+  }
 }
 
 TEST(Matmul, Threads_GiveTheSameBits) {
