@@ -201,13 +201,12 @@ void plain_matmul(const Plan& p, const T* a, const T* b, const T* bias, T* c) {
 }
 
 // What follows a product that is there.
-template <typename T>
-void apply_epilogue(const Plan& p, const T* bias, T* c) {
+void apply_epilogue(const Plan& p, const double* bias, double* c) {
   const int64_t rows = p.batches() * p.m;
 #pragma omp parallel for schedule(static) if (worth_threads(rows * p.n))
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < p.n; ++j)
-      c[i * p.n + j] = activate(c[i * p.n + j] + (bias != nullptr ? bias[j] : T(0)), p.activation);
+      c[i * p.n + j] = activate(c[i * p.n + j] + (bias != nullptr ? bias[j] : 0.0), p.activation);
   }
 }
 

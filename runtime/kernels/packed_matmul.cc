@@ -148,13 +148,24 @@ Kernel make_packed_matmul(const KernelRequest& r, const MatmulPlan& plan) {
     });
   }
   const auto of = [&]<typename T>(T) -> Kernel {
-    const PackedMatmul<T> product(plan, r.threads());
-    r.scratch()->reserve(product.scratch());
-    return make_kernel([plan, product, memory = r.scratch()](std::span<std::byte* const> b) {
-      for (int64_t i = 0; i < plan.batches(); ++i) {
+    // Many products are divided among the threads as they are.
+    const bool whole =
+        plan.batches() > 1 && plan.batches() >= r.threads() && worth_threads(plan.batches() * plan.m * plan.n * plan.k);
+    const PackedMatmul<T> product(plan, whole ? 1 : r.threads());
+    const int threads = whole ? r.threads() : 1;
+    r.scratch()->reserve(threads * product.scratch());
+    return make_kernel([plan, product, threads, memory = r.scratch()](std::span<std::byte* const> b) {
+      const auto multiply = [&](int64_t i, std::byte* scratch) {
         const MatmulPlan::Batch at = plan.offsets(i);
-        product.run(as<T>(b[0]) + at.a, as<T>(b[1]) + at.b, as<T>(b.back()) + at.c, memory->data());
+        product.run(as<T>(b[0]) + at.a, as<T>(b[1]) + at.b, as<T>(b.back()) + at.c, scratch);
+      };
+      if (threads == 1) {
+        for (int64_t i = 0; i < plan.batches(); ++i) multiply(i, memory->data());
+        return;
       }
+#pragma omp parallel for schedule(static) num_threads(std::min(threads, omp_get_max_threads()))
+      for (int64_t i = 0; i < plan.batches(); ++i)
+        multiply(i, memory->data() + omp_get_thread_num() * product.scratch());
     });
   };
   return r.dtype() == DType::kF64 ? of(double{}) : of(float{});

@@ -51,7 +51,8 @@ TEST_P(MatmulTypes, AllLayouts_EqualLoops) {
                         {{2, 3}, {1, 1}, 9, 17, 8}, {{1, 3}, {2, 3}, 4, 16, 2},
                         {{2, 1}, {2, 3}, 4, 5, 6},  {{2, 1, 2}, {1, 3, 2}, 3, 4, 5},
                         {{4}, {1}, 1, 1, 1},        {{1, 1}, {2, 2}, 3, 2, 40},
-                        {{}, {}, 9, 32, 11},        {{}, {}, 16, 5, 9}};
+                        {{}, {}, 9, 32, 11},        {{}, {}, 16, 5, 9},
+                        {{8}, {8}, 20, 33, 30}};
   for (const Case& c : cases) {
     for (int transposed = 0; transposed < 4; ++transposed) {
       const bool ta = transposed & 1, tb = transposed & 2;
