@@ -1,6 +1,7 @@
-// A chunk of B is packed by all threads and stays in the third cache, while they take tiles of rows: a tile's rows of A
-// are packed by who takes it, into its second cache, and each panel of B is in the first one while the tile's panels go
-// by.
+// A chunk of one operand is packed by all threads, and of the other each takes tiles and packs them for itself. Usually
+// the columns are shared, by chunks that stay in the third cache: a tile of rows is in the second one, and a panel of
+// columns in the first while the tile's panels go by. Of few rows all are shared, and a panel of columns is packed
+// where it is used.
 #include "runtime/kernels/packed_matmul.h"
 
 #include <omp.h>
@@ -21,93 +22,153 @@ class PackedMatmul {
   PackedMatmul(const MatmulPlan& plan, int threads)
       : p_(plan),
         threads_(plan.m * plan.n * plan.k < kWorthThreads ? 1 : threads),
+        few_rows_(plan.m <= kFewRows && plan.m < plan.n),
         inner_(plan.k, divide_up(plan.k, kInner), 1),
-        rows_(plan.m, row_tiles(), ops_.rows),
-        columns_(plan.n, divide_up(plan.n * std::min(plan.k, kParts * kInner), kChunk), ops_.columns),
+        rows_(plan.m, few_rows_ ? 1 : row_tiles(), ops_.rows),
+        columns_(plan.n, few_rows_ ? column_tiles() : divide_up(plan.n * std::min(plan.k, kParts * kInner), kChunk),
+                 ops_.columns),
         strip_(divide_up(columns_.tile / ops_.columns, strips())) {
+    const int64_t inner = std::min(plan.k, kParts * inner_.tile);
     ScratchLayout layout;
-    b_ = layout.take(columns_.tile * std::min(plan.k, kParts * inner_.tile) * static_cast<int64_t>(sizeof(T)));
-    a_ = layout.take(0);
-    a_bytes_ = divide_up(rows_.tile * inner_.tile * static_cast<int64_t>(sizeof(T)), 64) * 64;
-    layout.take(threads_ * a_bytes_);
-    scratch_ = layout.bytes();
+    const auto room = [&](int64_t count) { return layout.take(count * static_cast<int64_t>(sizeof(T))); };
+    room((few_rows_ ? rows_.tile : columns_.tile) * inner);
+    own_at_ = layout.bytes();
+    room((few_rows_ ? ops_.columns : rows_.tile) * inner_.tile);
+    own_bytes_ = layout.bytes() - own_at_;
   }
 
-  int64_t scratch() const { return scratch_; }
+  // Bytes.
+  int64_t scratch() const { return own_at_ + threads_ * own_bytes_; }
 
   void run(const T* a, const T* b, T* c, std::byte* scratch) const {
     std::atomic<int64_t> next = 0;
+    const auto work = [&](int64_t thread, int64_t threads) {
+      const Team team{thread, threads, next, reinterpret_cast<T*>(scratch),
+                      reinterpret_cast<T*>(scratch + own_at_ + thread * own_bytes_)};
+      for (int64_t from = 0; from < inner_.count(); from += kParts) {
+        const int64_t to = std::min(inner_.count(), from + kParts);
+        if (few_rows_) {
+          share_rows(team, from, to, a, b, c);
+        } else {
+          for (int64_t chunk = 0; chunk < columns_.count(); ++chunk) share_columns(team, chunk, from, to, a, b, c);
+        }
+      }
+    };
     const int team = std::min(threads_, omp_get_max_threads());  // a program may take fewer than it was prepared for
-    if (team == 1) return work(a, b, c, scratch, 0, 1, next);
+    if (team == 1) return work(0, 1);
 #pragma omp parallel num_threads(team)
-    work(a, b, c, scratch, omp_get_thread_num(), omp_get_num_threads(), next);
+    work(omp_get_thread_num(), omp_get_num_threads());
   }
 
  private:
-  // A part of the inner dimension: a panel of B takes half of the first cache. A chunk of B has so many of them, and
-  // elements.
+  // A part of the inner dimension: a panel of B takes half of the first cache. A chunk has so many of them, and one of
+  // columns so many elements.
   static constexpr int64_t kInner = 256, kParts = 8, kChunk = 1 << 20;
+  // Of a tile, at most and at least; and few rows.
+  static constexpr int64_t kTileRows = 96, kLeastRows = 24, kTileColumns = 96, kFewRows = 1024;
   // Multiplications: below it waiting for the last thread costs more than the others save.
   static constexpr int64_t kWorthThreads = 1 << 20;
-  static constexpr int64_t kTileRows = 96, kFewRows = 24;
+
+  // One thread of it.
+  struct Team {
+    int64_t thread, threads;
+    std::atomic<int64_t>& next;  // task
+    T *shared, *own;             // what is packed
+
+    void meet() const {
+      if (threads == 1) return;
+#pragma omp barrier
+    }
+    // each(i) for this thread's of `count`.
+    template <typename Each>
+    void divide(int64_t count, const Each& each) const {
+      if (thread == 0) next = 0;
+      for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; ++i) each(i);
+      meet();
+    }
+    // each(i) for those of `count` that the others leave it.
+    template <typename Each>
+    void take(int64_t count, const Each& each) const {
+      for (int64_t i; (i = next.fetch_add(1)) < count;) each(i);
+      meet();
+    }
+  };
 
   // As many for each thread: some where there are rows enough.
   int64_t row_tiles() const {
     const int64_t tiles = divide_up(divide_up(p_.m, kTileRows), threads_) * threads_;
     for (const int64_t count : {std::max(tiles, int64_t{2} * threads_), tiles, int64_t{threads_}}) {
-      if (p_.m / count >= kFewRows) return count;
+      if (p_.m / count >= kLeastRows) return count;
     }
     return divide_up(p_.m, kTileRows);
   }
+  int64_t column_tiles() const {
+    return divide_up(std::max(divide_up(p_.n, kTileColumns), int64_t{2} * threads_), threads_) * threads_;
+  }
   // Of the columns, where there are too few tiles of rows.
-  int64_t strips() const { return rows_.count() >= threads_ ? 1 : divide_up(2 * threads_, rows_.count()); }
+  int64_t strips() const { return few_rows_ || rows_.count() >= threads_ ? 1 : divide_up(2 * threads_, rows_.count()); }
 
-  void work(const T* a, const T* b, T* c, std::byte* scratch, int64_t thread, int64_t threads,
-            std::atomic<int64_t>& next) const {
-    T* const packed = reinterpret_cast<T*>(scratch + b_);
-    T* const rows = reinterpret_cast<T*>(scratch + a_ + thread * a_bytes_);
-    const auto meet = [&] {
-      if (threads == 1) return;
-#pragma omp barrier
+  // The columns of one chunk, in these parts of the inner dimension.
+  void share_columns(const Team& team, int64_t chunk, int64_t from, int64_t to, const T* a, const T* b, T* c) const {
+    const int64_t first = columns_.begin(chunk), width = columns_.extent(chunk),
+                  panels = divide_up(width, ops_.columns), strips = divide_up(panels, strip_);
+    const auto width_of = [&](int64_t panel) { return std::min(ops_.columns, width - panel * ops_.columns); };
+    // Of a panel; all of an inner part lie one after the other.
+    const auto packed_at = [&](int64_t z, int64_t panel) {
+      return team.shared + ((inner_.begin(z) - inner_.begin(from)) * panels + inner_.extent(z) * panel) * ops_.columns;
     };
-    for (int64_t chunk = 0; chunk < columns_.count() * divide_up(inner_.count(), kParts); ++chunk) {
-      const int64_t j = chunk % columns_.count(), from = chunk / columns_.count() * kParts;
-      const int64_t to = std::min(inner_.count(), from + kParts);
-      const int64_t first = columns_.begin(j), width = columns_.extent(j), panels = divide_up(width, ops_.columns);
-      // Of a panel, where all of an inner part lie one after the other.
-      const auto packed_at = [&](int64_t z, int64_t panel) {
-        return packed + ((inner_.begin(z) - inner_.begin(from)) * panels + inner_.extent(z) * panel) * ops_.columns;
-      };
-      if (thread == 0) next = 0;
-      for (int64_t panel = panels * thread / threads; panel < panels * (thread + 1) / threads; ++panel) {
-        const int64_t column = panel * ops_.columns;
-        for (int64_t z = from; z < to; ++z) {
-          ops_.pack_columns(packed_at(z, panel), b + inner_.begin(z) * p_.b_row() + (first + column) * p_.b_column(),
-                            p_.b_column(), p_.b_row(), std::min(ops_.columns, width - column), inner_.extent(z));
+    team.divide(panels, [&](int64_t panel) {
+      for (int64_t z = from; z < to; ++z)
+        pack_columns(packed_at(z, panel), b, first + panel * ops_.columns, width_of(panel), z);
+    });
+    team.take(rows_.count() * strips, [&](int64_t task) {
+      const int64_t row = rows_.begin(task / strips), rows = rows_.extent(task / strips);
+      const int64_t begin = task % strips * strip_;
+      for (int64_t z = from; z < to; ++z) {
+        pack_rows(team.own, a, row, rows, z);
+        for (int64_t panel = begin; panel < std::min(panels, begin + strip_); ++panel) {
+          multiply(c + row * p_.n + first + panel * ops_.columns, rows, width_of(panel), team.own, packed_at(z, panel),
+                   z);
         }
       }
-      meet();
-      const int64_t strips = divide_up(panels, strip_);
-      for (int64_t task; (task = next.fetch_add(1)) < rows_.count() * strips;) {
-        const int64_t row = rows_.begin(task / strips), count = rows_.extent(task / strips);
-        const int64_t begin = task % strips * strip_;
-        for (int64_t z = from; z < to; ++z) {
-          const int64_t k = inner_.extent(z);
-          ops_.pack_rows(rows, a + row * p_.a_row() + inner_.begin(z) * p_.a_column(), p_.a_row(), p_.a_column(), count,
-                         k);
-          for (int64_t panel = begin; panel < std::min(panels, begin + strip_); ++panel) {
-            const int64_t column = panel * ops_.columns;
-            multiply(c + row * p_.n + first + column, count, std::min(ops_.columns, width - column), rows,
-                     packed_at(z, panel), k, z > 0 || p_.accumulate);
-          }
-        }
-      }
-      meet();
-    }
+    });
   }
 
-  void multiply(T* c, int64_t rows, int64_t columns, const T* a, const T* b, int64_t k, bool accumulate) const {
+  // All rows, in these parts of the inner dimension.
+  void share_rows(const Team& team, int64_t from, int64_t to, const T* a, const T* b, T* c) const {
+    const auto packed_at = [&](int64_t z) { return team.shared + (inner_.begin(z) - inner_.begin(from)) * rows_.tile; };
+    team.divide(rows_.tile / ops_.rows, [&](int64_t panel) {
+      const int64_t row = panel * ops_.rows;
+      for (int64_t z = from; z < to; ++z)
+        pack_rows(packed_at(z) + row * inner_.extent(z), a, row, std::min(ops_.rows, p_.m - row), z);
+    });
+    team.take(columns_.count(), [&](int64_t tile) {
+      const int64_t end = columns_.begin(tile) + columns_.extent(tile);
+      for (int64_t z = from; z < to; ++z) {
+        for (int64_t column = columns_.begin(tile); column < end; column += ops_.columns) {
+          const int64_t width = std::min(ops_.columns, end - column);
+          pack_columns(team.own, b, column, width, z);
+          multiply(c + column, p_.m, width, packed_at(z), team.own, z);
+        }
+      }
+    });
+  }
+
+  void pack_rows(T* to, const T* a, int64_t row, int64_t rows, int64_t z) const {
+    ops_.pack_rows(to, a + row * p_.a_row() + inner_.begin(z) * p_.a_column(), p_.a_row(), p_.a_column(), rows,
+                   inner_.extent(z));
+  }
+  // Of one panel.
+  void pack_columns(T* to, const T* b, int64_t column, int64_t columns, int64_t z) const {
+    ops_.pack_columns(to, b + inner_.begin(z) * p_.b_row() + column * p_.b_column(), p_.b_column(), p_.b_row(), columns,
+                      inner_.extent(z));
+  }
+
+  // Packed rows by a panel of columns.
+  void multiply(T* c, int64_t rows, int64_t columns, const T* a, const T* b, int64_t z) const {
     constexpr int64_t kMost = 512;  // elements of a block
+    const int64_t k = inner_.extent(z);
+    const bool accumulate = z > 0 || p_.accumulate;
     for (int64_t i = 0; i < rows; i += ops_.rows, c += ops_.rows * p_.n, a += ops_.rows * k) {
       if (rows - i >= ops_.rows && columns == ops_.columns) {
         ops_.panels(c, p_.n, a, b, k, accumulate);
@@ -124,9 +185,10 @@ class PackedMatmul {
   const TileOps<T>& ops_ = tile_ops<T>();
   const MatmulPlan p_;
   const int threads_;
+  const bool few_rows_;
   const Tiling inner_, rows_, columns_;
   const int64_t strip_;  // panels
-  int64_t a_ = 0, b_ = 0, a_bytes_ = 0, scratch_ = 0;
+  int64_t own_at_ = 0, own_bytes_ = 0;
 };
 
 }  // namespace
