@@ -111,7 +111,7 @@ TEST_F(Faults, KilledRank_EndsTheOthersSoon_AndIsTheRootCause) {
     const auto begin = Clock::now();
     ::kill(static_cast<pid_t>(started[2].id), SIGKILL);
     EXPECT_EQ(running.end(15), 129) << layout;
-    EXPECT_LT(seconds_since(begin), 10) << layout;  // 2 s on a machine that does nothing else, a timeout is minutes
+    EXPECT_LT(seconds_since(begin), 4) << layout;  // 2 s on a machine that does nothing else
     EXPECT_TRUE(none_lives(started));
     const std::string text = running.text();
     EXPECT_THAT(text, ContainsRegex("partita: rank 0: followed: lost rank 2; training step [0-9]+"));
