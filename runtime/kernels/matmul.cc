@@ -93,8 +93,6 @@ class OneDnnMatmul final : public LibraryKernel {
 // packed (packed_matmul.h).
 struct Blocks {
   static constexpr int64_t kUnit = 16;  // elements of a cache line
-  // Below this many multiplications (a few microseconds) waiting for the last thread costs more than the others save.
-  static constexpr double kWorthThreads = 1 << 20;
   // With more products in a sum, copying operands into panels costs more than the caches save.
   static constexpr int64_t kFewProducts = 64;
 
@@ -102,7 +100,7 @@ struct Blocks {
 
   // The division among `threads` whose blocks are nearest to squares.
   Blocks(const Plan& p, int threads) {
-    if (static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < kWorthThreads) return;
+    if (p.m * p.n * p.k < kWorthThreads) return;
     // Where few products go into a sum, the result is most of what moves, and a thread gets whole rows of it: what
     // reads them next is divided by rows.
     if (p.k <= kFewProducts && p.m * p.n > (p.m + p.n) * p.k && p.m >= kUnit * threads) {
@@ -250,7 +248,7 @@ Kernel make_matmul(const KernelRequest& r) {
     }
   }
   if (out != dtype) return r.unsupported();
-  if (dtype == DType::kF64) {
+  if (dtype == DType::kF64 && plan.k != 0) {
     PARTITA_ASSIGN_OR_RETURN(std::unique_ptr<LibraryKernel> product, make_packed_matmul(r, plan));
     if (!plan.bias && plan.activation == Activation::kNone) return product;
     return make_kernel([plan, product = std::shared_ptr(std::move(product))](std::span<std::byte* const> b) {

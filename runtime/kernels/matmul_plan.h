@@ -11,6 +11,10 @@
 
 namespace partita::runtime {
 
+// Multiplications of a product: with fewer (a few microseconds) waiting for the last thread costs more than the others
+// save.
+inline constexpr int64_t kWorthThreads = 1 << 20;
+
 enum class Activation { kNone, kRelu, kGeluErf, kGeluTanh, kGeluTanhGrad };
 
 // The product as C[batch, m, n] = A[batch, m, k] B[batch, k, n] with as few batch dimensions as it takes; strides in

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
-#include <type_traits>
 #include <vector>
 
 #include "runtime/kernels/matmul_plan.h"

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "runtime/kernels/tile_ops.h"
 #include "runtime/kernels/tiling.h"
@@ -66,8 +65,6 @@ class PackedMatmul {
   static constexpr int64_t kInner = 256, kParts = 8, kChunk = 1 << 20;
   // Of a tile, at most and at least; and few rows.
   static constexpr int64_t kTileRows = 96, kLeastRows = 24, kTileColumns = 96, kFewRows = 1024;
-  // Multiplications: below it waiting for the last thread costs more than the others save.
-  static constexpr int64_t kWorthThreads = 1 << 20;
 
   // One thread of it.
   struct Team {
@@ -203,12 +200,6 @@ bool is_packed(const MatmulPlan& p, bool reproducible) {
 }
 
 Kernel make_packed_matmul(const KernelRequest& r, const MatmulPlan& plan) {
-  if (plan.k == 0) {
-    const size_t bytes = static_cast<size_t>(*element_count(r.out(0).shape) * dtype_size(r.dtype()));
-    return make_kernel([bytes, keep = plan.accumulate](std::span<std::byte* const> b) {
-      if (!keep) std::memset(b.back(), 0, bytes);
-    });
-  }
   const auto of = [&]<typename T>(T) -> Kernel {
     // Many products are divided among the threads as they are.
     const bool whole =

@@ -11,7 +11,7 @@ namespace partita::runtime {
 // the bits would depend on the number of threads there.
 bool is_packed(const MatmulPlan& plan, bool reproducible);
 
-// Of f32 or f64, no more than the product and what it is added to.
+// Of f32 or f64, no more than the product and what it is added to; of an inner dimension that is not empty.
 Kernel make_packed_matmul(const KernelRequest& r, const MatmulPlan& plan);
 
 }  // namespace partita::runtime

@@ -20,8 +20,6 @@ namespace {
 constexpr int64_t kLanes = 16, kMost = 32;
 // Elements of A turned: they stay in the second-level cache beside what passes through of B.
 constexpr int64_t kMostTurned = 1 << 16;
-// Multiplications (ten microseconds) from which on waiting for the last thread costs less than the others save.
-constexpr int64_t kWorthThreads = 1 << 20;
 // B's rows in a block, the inner dimension's elements that are turned at a time.
 constexpr int64_t kBlock = 72, kPiece = 112;
 

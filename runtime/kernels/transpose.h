@@ -44,9 +44,12 @@ void transpose(T* to, int64_t to_row, const T* from, int64_t from_row, int64_t r
     for (int64_t j = 0; j < whole; j += kSide) {
       for (int64_t i = i0; i < squares; i += kSide)
         transpose_square(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
+      for (int64_t i = squares; i < end; ++i) {
+        for (int64_t s = j; s < j + kSide; ++s) to[s * to_row + i] = from[i * from_row + s];
+      }
     }
-    for (int64_t i = i0; i < end; ++i) {
-      for (int64_t j = i < squares ? whole : 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+    for (int64_t j = whole; j < columns; ++j) {
+      for (int64_t i = i0; i < end; ++i) to[j * to_row + i] = from[i * from_row + j];
     }
   }
 }

@@ -152,10 +152,12 @@ TEST(Matmul, Threads_GiveTheSameBits) {
   }
 }
 
-// More than is packed at a time, of the inner dimension and of columns; rows and columns that fill no panel.
+// Few rows and few columns, of more than is packed at a time of the inner dimension; what fills no panel.
 TEST(Matmul, LargeProducts_EqualLoops) {
   const std::pair<DType, Case> cases[] = {{DType::kF64, {{}, {}, 19, 530, 2311}},
-                                          {DType::kF32, {{}, {}, 131, 390, 301}}};
+                                          {DType::kF64, {{}, {}, 530, 19, 2311}},
+                                          {DType::kF32, {{}, {}, 131, 390, 301}},
+                                          {DType::kF32, {{}, {}, 390, 131, 301}}};
   for (const auto& [dtype, c] : cases) {
     const TestTensor start = random_tensor(dtype, {c.m, c.n}, 3);
     for (int transposed = 0; transposed < 4; ++transposed) {
@@ -170,6 +172,21 @@ TEST(Matmul, LargeProducts_EqualLoops) {
       expect_close(found, expected, 10 * tolerance_of(dtype), std::to_string(transposed));
     }
   }
+}
+
+// More columns than are packed at a time. C v = A (B v), of integers: what is wrong in a row of C shows in its element.
+TEST(Matmul, ManyColumns_AreThoseOfTheOperands) {
+  constexpr size_t kRows = 1090, kColumns = 1060, kInner = 1031;
+  const TestTensor a = random_integers(DType::kF64, {kRows, kInner}, -8, 8, 1),
+                   b = random_integers(DType::kF64, {kInner, kColumns}, -8, 8, 2),
+                   v = random_integers(DType::kF64, {kColumns}, -1000, 1000, 3);
+  const TestTensor c = run_one("matmul", {a, b}, zeros(DType::kF64, {kRows, kColumns}), {}, 3);
+  const auto times = [](const TestTensor& matrix, const std::vector<double>& by) {
+    std::vector<double> sums(matrix.values.size() / by.size());
+    for (size_t i = 0; i < matrix.values.size(); ++i) sums[i / by.size()] += matrix.values[i] * by[i % by.size()];
+    return sums;
+  };
+  EXPECT_EQ(times(c, v.values), times(a, times(b, v.values)));
 }
 
 TEST(Matmul, AFewRowsByATransposedMatrix_EqualLoopsWithAnyNumberOfThreads) {
