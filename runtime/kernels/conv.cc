@@ -11,6 +11,7 @@
 #include "runtime/kernels/conv_taps.h"
 #include "runtime/kernels/onednn.h"
 #include "runtime/kernels/table.h"
+#include "runtime/kernels/tile_ops.h"
 
 namespace partita::runtime {
 namespace {
@@ -60,6 +61,8 @@ class Side {
 };
 
 class OneDnnConvolution final : public LibraryKernel {
+  static constexpr int64_t kShortRow = 16, kSamples = 4;
+
  public:
   OneDnnConvolution(const Convolution& c, DType dtype, Direction direction, std::shared_ptr<KernelScratch> scratch)
       : scratch_(std::move(scratch)) {
@@ -77,6 +80,18 @@ class OneDnnConvolution final : public LibraryKernel {
     memory::dims dilation = spatial({}, w.dilation);
     for (auto& d : dilation) --d;
     auto any = [&](const memory::dims& dims) { return memory::desc(dims, type, memory::format_tag::any); };
+    // Channels last, where what it would choose itself is slow: without AVX-512 it keeps part of a row in registers,
+    // and short ones are no multiple of that.
+    const bool short_rows = !has_avx512() && dtype == DType::kF32 && direction == Direction::kForward &&
+                            c.groups == 1 && w.kernel_size() > 1 && w.out[2] <= kShortRow && w.batch >= kSamples;
+    auto activations = [&](const memory::dims& dims) {
+      if (!short_rows) return any(dims);
+      memory::dims strides(dims.size(), dims[1]);
+      strides[1] = 1;
+      for (size_t d = dims.size() - 1; d-- > 2;) strides[d] = strides[d + 1] * dims[d + 1];
+      strides[0] = strides[2] * dims[2];
+      return memory::desc(dims, type, strides);
+    };
     auto plain = [&](const memory::dims& dims) {
       memory::dims strides(dims.size(), 1);
       for (size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
@@ -85,8 +100,8 @@ class OneDnnConvolution final : public LibraryKernel {
     const auto algorithm = dnnl::algorithm::convolution_direct;
     const memory::dims strides = spatial({}, w.stride), low = spatial({}, w.low), high = spatial({}, w.high);
     const dnnl::convolution_forward::primitive_desc forward(onednn_.engine, dnnl::prop_kind::forward_training,
-                                                            algorithm, any(x), any(weight), any(y), strides, dilation,
-                                                            low, high);
+                                                            algorithm, activations(x), any(weight), activations(y),
+                                                            strides, dilation, low, high);
     refuse_reference(forward, type);
     auto finish = [&](auto primitive, const memory::desc& first, const memory::dims& first_dims,
                       const memory::desc& second, const memory::dims& second_dims, const memory::desc& result,

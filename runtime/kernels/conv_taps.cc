@@ -1,32 +1,31 @@
-// On a plane of 2 x 2 a window of 3 x 3 has more taps in the padding than inside: of the 36 pairs of a tap and an
-// output 16 count. So each tap's weights are a matrix [o, i], and each pair of an output place p and the input place q
-// that a tap reaches is a product with the whole batch:
+// A tap and a place of the output meet at one place of the input, or at none: near an edge the taps in the padding have
+// nothing to do (on a plane of 2 x 2 a window of 3 x 3 has 16 such pairs of 36). Each pair of an output place p and the
+// input place q that a tap reaches is a product with the whole batch:
 //
 //   y[p] [o, n]     += w[tap] [o, i] x[q] [i, n]
 //   dx[q] [i, n]    += w[tap]^T [i, o] g[p] [o, n]
 //   dw[tap] [o, i]  += g[p] [o, n] x[q]^T [n, i]
 //
-// Weights lie as [o, i, tap]. A thread has a block of rows of the result: it sorts that block's weights by tap in a
-// scratch that stays in its cache, or sorts the result back. Activations are sorted by place first.
+// Operands are packed once, so that what all pairs of one block of the result add up are runs of the same two panels:
+// the block stays in registers from the first to the last. Weights lie as [o, i, tap].
 #include "runtime/kernels/conv_taps.h"
 
 #include <omp.h>
 
 #include "runtime/kernels/tile_ops.h"
+#include "runtime/kernels/tiling.h"
+#include "runtime/kernels/transpose.h"
 
 namespace partita::runtime {
 namespace {
 
-constexpr int64_t kRows = 24;  // of a block
-constexpr int64_t kLine = 16;  // f32 of a cache line
-
-int64_t padded(int64_t n) { return (n + kLine - 1) / kLine * kLine; }
+const TileOps<float>& ops() { return tile_ops<float>(); }
 
 struct Pair {
   int64_t out, in;  // places within a plane
 };
 
-// The pairs of each tap.
+// The pairs of each tap, by their output.
 std::vector<std::vector<Pair>> pairs_of(const Window& w) {
   std::vector<std::vector<Pair>> taps;
   for (int64_t d = 0; d < w.kernel[0]; ++d) {
@@ -53,202 +52,324 @@ std::vector<std::vector<Pair>> pairs_of(const Window& w) {
   return taps;
 }
 
-// The lines' remainders are zeros.
-struct Sorted {
-  int64_t batch, channels, plane;
-
-  // to[place][channel][sample], samples padded.
-  void by_channel(const float* x, float* to) const {
-    const int64_t row = padded(batch);
-#pragma omp for schedule(static)
-    for (int64_t c = 0; c < channels; ++c) {
-      for (int64_t p = 0; p < plane; ++p) {
-        float* line = to + (p * channels + c) * row;
-        for (int64_t n = 0; n < batch; ++n) line[n] = x[(n * channels + c) * plane + p];
-        std::fill(line + batch, line + row, 0.0f);
-      }
+// Of the pairs of a tap and an output, those that reach an input.
+double share_inside(const Window& w) {
+  double share = 1;
+  for (size_t d = 0; d < 3; ++d) {
+    int64_t pairs = 0, first, last;
+    for (int64_t k = 0; k < w.kernel[d]; ++k) {
+      w.valid(d, k, first, last);
+      pairs += std::max<int64_t>(0, last - first);
     }
+    share *= static_cast<double>(pairs) / static_cast<double>(w.kernel[d] * w.out[d]);
   }
-  // to[place][sample][channel], channels padded.
-  void by_sample(const float* x, float* to) const {
-    const int64_t row = padded(channels);
-#pragma omp for schedule(static)
-    for (int64_t n = 0; n < batch; ++n) {
-      for (int64_t p = 0; p < plane; ++p) {
-        float* line = to + (p * batch + n) * row;
-        for (int64_t c = 0; c < channels; ++c) line[c] = x[(n * channels + c) * plane + p];
-        std::fill(line + channels, line + row, 0.0f);
-      }
-    }
-  }
-};
-
-// to[t * stride + i] = from[i * taps + t] and back; most windows have 9 taps, known when this is compiled.
-template <int64_t kTaps>
-void deal_of(const float* from, int64_t count, int64_t taps, float* to, int64_t stride) {
-  if (kTaps != 0) taps = kTaps;
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t t = 0; t < taps; ++t) to[t * stride + i] = from[i * taps + t];
-  }
-}
-void deal(const float* from, int64_t count, int64_t taps, float* to, int64_t stride) {
-  taps == 9 ? deal_of<9>(from, count, taps, to, stride) : deal_of<0>(from, count, taps, to, stride);
-}
-template <int64_t kTaps>
-void collect_of(const float* from, int64_t stride, int64_t count, int64_t taps, float* to) {
-  if (kTaps != 0) taps = kTaps;
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t t = 0; t < taps; ++t) to[i * taps + t] = from[t * stride + i];
-  }
-}
-void collect(const float* from, int64_t stride, int64_t count, int64_t taps, float* to) {
-  taps == 9 ? collect_of<9>(from, stride, count, taps, to) : collect_of<0>(from, stride, count, taps, to);
+  return share;
 }
 
-class ByTaps final : public LibraryKernel {
+// Those that lie one after the other in both panels are one.
+void join(std::vector<PanelRun>& runs, const PanelRun& run) {
+  const int64_t a_line = ops().rows, b_line = ops().columns;
+  if (!runs.empty() && runs.back().a + runs.back().k * a_line == run.a &&
+      runs.back().b + runs.back().k * b_line == run.b)
+    runs.back().k += run.k;
+  else
+    runs.push_back(run);
+}
+
+// Of `tasks`, in their order, a thread has as many as another.
+template <typename Task>
+void for_each_of_mine(int64_t tasks, const Task& task) {
+  const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+  for (int64_t i = tasks * thread / threads; i < tasks * (thread + 1) / threads; ++i) task(i);
+}
+
+// y and dx: A is the weights of as many channels of the result as a block has rows, a panel of B some samples at one
+// place. A is copied, not turned, which takes longer than it saves: weights are large where planes are small.
+//   A [channels of the operand, in blocks][rows]: for y [row][channel][tap], for dx [channel][row][tap]
+//   B [panel][channels of the operand, in blocks][place][channel][columns]
+class ByPlaces final : public LibraryKernel {
  public:
-  ByTaps(const KernelRequest& r, const Convolution& c, Direction direction)
+  ByPlaces(const KernelRequest& r, const Convolution& c, Direction direction)
       : scratch_(r.scratch()),
-        direction_(direction),
+        forward_(direction == Direction::kForward),
         batch_(c.window.batch),
-        in_plane_(c.window.in_plane()),
-        out_plane_(c.window.out_plane()),
-        inputs_(c.window.channels),
-        outputs_(c.outputs),
-        taps_(pairs_of(c.window)) {
-    const bool weight = direction == Direction::kGradWeight;
+        taps_(c.window.kernel_size()),
+        from_{forward_ ? c.window.channels : c.outputs, forward_ ? c.window.in_plane() : c.window.out_plane()},
+        to_{forward_ ? c.outputs : c.window.channels, forward_ ? c.window.out_plane() : c.window.in_plane()},
+        blocks_(from_.channels, divide_up(from_.channels, kBlock), 1),
+        tiles_(to_.channels,
+               divide_up(divide_up(to_.channels, ops().rows),
+                         std::max<int64_t>(1, kTile / (taps_ * from_.channels * ops().rows))),
+               ops().rows),
+        chunks_(to_.plane, divide_up(to_.plane, kChunk), 1),
+        pieces_(from_.plane, divide_up(from_.plane, kPiece), 1) {
+    std::vector<std::vector<PanelRun>> places(static_cast<size_t>(to_.plane));
+    const auto pairs = pairs_of(c.window);
+    for (int64_t block : {int64_t{0}, blocks_.count() - 1}) {
+      const int64_t channels = blocks_.extent(block);
+      for (auto& runs : places) runs.clear();
+      for (size_t tap = 0; tap < pairs.size(); ++tap) {
+        for (const Pair& pair : pairs[tap])
+          places[static_cast<size_t>(forward_ ? pair.out : pair.in)].push_back(
+              {static_cast<int64_t>(tap), (forward_ ? pair.in : pair.out) * channels * ops().columns, channels});
+      }
+      (block == 0 ? runs_ : last_runs_) = places;
+    }
     ScratchLayout layout;
-    auto floats = [&](int64_t count) { return layout.take(count * static_cast<int64_t>(sizeof(float))); };
-    const int64_t x = in_plane_ * (weight ? batch_ * padded(inputs_) : inputs_ * padded(batch_)),
-                  y = out_plane_ * (weight ? batch_ * padded(outputs_) : outputs_ * padded(batch_));
-    if (direction != Direction::kGradData) x_at_ = floats(x);
-    if (direction != Direction::kForward) y_at_ = floats(y);
-    const int64_t count = static_cast<int64_t>(taps_.size()),
-                  inner = direction == Direction::kGradData ? outputs_ : padded(inputs_),
-                  plane = direction == Direction::kForward ? out_plane_ : in_plane_;
-    // The taps' lines fall into different sets of the cache.
-    tap_size_ = kRows * inner + kLine;
-    weights_ = count * tap_size_;
-    block_ = weights_ + (weight ? 0 : plane * kRows * padded(batch_));
-    blocks_at_ = floats(block_ * std::max(r.threads(), omp_get_max_threads()));
-    scratch_->reserve(layout.bytes());
+    const auto room = [&](int64_t floats) { return layout.take(floats * static_cast<int64_t>(sizeof(float))); };
+    room(panels() * ops().columns * from_.channels * from_.plane);
+    own_at_ = layout.bytes();
+    room(taps_ * from_.channels * tiles_.tile);
+    sums_at_ = layout.bytes() - own_at_;
+    room(tiles_.tile * chunks_.tile * ops().columns);
+    own_bytes_ = layout.bytes() - own_at_;
+    scratch_->reserve(own_at_ + own_bytes_ * std::max(r.threads(), omp_get_max_threads()));
   }
 
   void run(std::span<std::byte* const> b) override {
-    auto at = [&](int64_t offset) { return as<float>(scratch_->data() + offset); };
-    float *x = at(x_at_), *y = at(y_at_);
-    const Sorted of_x{batch_, inputs_, in_plane_}, of_y{batch_, outputs_, out_plane_};
-    const int64_t rows = direction_ == Direction::kGradData ? inputs_ : outputs_;
+    const float *from = as<float>(b[0]), *weights = as<float>(b[1]);
+    float *to = as<float>(b[2]), *packed = as<float>(scratch_->data());
 #pragma omp parallel
     {
-      if (direction_ == Direction::kForward) of_x.by_channel(as<float>(b[0]), x);
-      if (direction_ == Direction::kGradData) of_y.by_channel(as<float>(b[0]), y);
-      if (direction_ == Direction::kGradWeight) {
-        of_y.by_sample(as<float>(b[0]), y);
-        of_x.by_sample(as<float>(b[1]), x);
-      }
-      float* block = at(blocks_at_) + omp_get_thread_num() * block_;
 #pragma omp for schedule(static)
-      for (int64_t first = 0; first < rows; first += kRows) {
-        const int64_t count = std::min(kRows, rows - first);
-        if (direction_ == Direction::kForward) forward(first, count, x, as<float>(b[1]), block, as<float>(b[2]));
-        if (direction_ == Direction::kGradData) grad_data(first, count, y, as<float>(b[1]), block, as<float>(b[2]));
-        if (direction_ == Direction::kGradWeight) grad_weight(first, count, y, x, block, as<float>(b[2]));
-      }
+      for (int64_t i = 0; i < panels() * parts(); ++i) pack(from, i / parts(), i % parts(), packed);
+      std::byte* own = scratch_->data() + own_at_ + omp_get_thread_num() * own_bytes_;
+      float *tile_weights = as<float>(own), *sums = as<float>(own + sums_at_);
+      const int64_t places = panels() * chunks_.count();
+      int64_t packed_tile = -1;
+      for_each_of_mine(tiles_.count() * places, [&](int64_t task) {
+        const int64_t tile = task / places, panel = task % places / chunks_.count(), chunk = task % chunks_.count();
+        if (tile != packed_tile) pack_weights(weights, tile, tile_weights);
+        packed_tile = tile;
+        add_up(tile, chunk, tile_weights, packed + panel * ops().columns * from_.channels * from_.plane, sums);
+        write(tile, panel, chunk, sums, to);
+      });
     }
   }
 
  private:
-  // Output channels [first, first + rows).
-  void forward(int64_t first, int64_t rows, const float* x, const float* w, float* block, float* y) const {
-    const int64_t taps = static_cast<int64_t>(taps_.size()), row = padded(batch_);
-    for (int64_t o = 0; o < rows; ++o) {
-      const float* from = w + (first + o) * inputs_ * taps;
-      deal(from, inputs_, taps, block + o * inputs_, tap_size_);
+  // Channels of a block: with nine taps both panels stay in the first cache. Weights of a tile, in elements: they stay
+  // in the second one. Places of a chunk: a line of the result.
+  static constexpr int64_t kBlock = 32, kTile = 1 << 17, kChunk = 16;
+  // Channels and places that are packed at a time, and samples at most.
+  static constexpr int64_t kGroup = 8, kPiece = 16, kMostColumns = 32;
+
+  struct Side {
+    int64_t channels, plane;
+  };
+
+  int64_t parts() const { return divide_up(from_.channels, kGroup) * pieces_.count(); }
+  int64_t panels() const { return divide_up(batch_, ops().columns); }
+  int64_t samples(int64_t panel) const { return std::min(ops().columns, batch_ - panel * ops().columns); }
+
+  // Some places of some channels. They go through memory of our own: samples may be a power of two apart, and would
+  // then share a few sets of the cache.
+  void pack(const float* from, int64_t panel, int64_t part, float* to) const {
+    const int64_t sample = from_.channels * from_.plane, first = part / pieces_.count() * kGroup,
+                  last = std::min(from_.channels, first + kGroup), piece = part % pieces_.count(),
+                  place = pieces_.begin(piece), places = pieces_.extent(piece);
+    from += panel * ops().columns * sample;
+    to += panel * sample * ops().columns;
+    float near[kGroup * kPiece * kMostColumns];
+    for (int64_t n = 0; n < samples(panel); ++n) {
+      for (int64_t c = first; c < last; ++c)
+        std::copy_n(from + n * sample + c * from_.plane + place, places, near + ((c - first) + n * kGroup) * kPiece);
     }
-    float* sums = block + weights_;
-    multiply(rows, block, inputs_, 1, x, inputs_, sums, out_plane_, &Pair::out, &Pair::in);
-    for (int64_t n = 0; n < batch_; ++n) {
-      for (int64_t o = 0; o < rows; ++o) {
-        float* to = y + (n * outputs_ + first + o) * out_plane_;
-        for (int64_t p = 0; p < out_plane_; ++p) to[p] = sums[(p * kRows + o) * row + n];
+    for (int64_t c = first; c < last; ++c) {
+      const int64_t block = c / blocks_.tile, begin = blocks_.begin(block), extent = blocks_.extent(block);
+      ops().pack_columns(to + (begin * from_.plane + place * extent + c - begin) * ops().columns,
+                         extent * ops().columns, near + (c - first) * kPiece, kGroup * kPiece, 1, samples(panel),
+                         places);
+    }
+  }
+
+  int64_t a_row(int64_t extent) const { return forward_ ? extent * taps_ : taps_; }
+  int64_t a_column() const { return forward_ ? taps_ : ops().rows * taps_; }
+
+  void pack_weights(const float* weights, int64_t tile, float* to) const {
+    const int64_t first = tiles_.begin(tile), rows = tiles_.extent(tile);
+    for (int64_t block = 0; block < blocks_.count(); ++block) {
+      const int64_t begin = blocks_.begin(block), extent = blocks_.extent(block), size = extent * ops().rows * taps_;
+      float* at = to + begin * taps_ * tiles_.tile;
+      if (rows % ops().rows != 0) std::fill_n(at + rows / ops().rows * size, size, 0.0f);
+      if (forward_) {
+        for (int64_t row = 0; row < rows; ++row)
+          std::copy_n(weights + ((first + row) * from_.channels + begin) * taps_, extent * taps_,
+                      at + row * extent * taps_);
+        continue;
+      }
+      for (int64_t i = 0; i < extent; ++i) {
+        const float* from = weights + ((begin + i) * to_.channels + first) * taps_;
+        for (int64_t row = 0; row < rows; row += ops().rows)
+          std::copy_n(from + row * taps_, std::min(ops().rows, rows - row) * taps_,
+                      at + row / ops().rows * size + i * a_column());
       }
     }
   }
 
-  // Input channels [first, first + rows).
-  void grad_data(int64_t first, int64_t rows, const float* g, const float* w, float* block, float* dx) const {
-    const int64_t taps = static_cast<int64_t>(taps_.size()), row = padded(batch_);
-    for (int64_t o = 0; o < outputs_; ++o) {
-      const float* from = w + (o * inputs_ + first) * taps;
-      deal(from, rows, taps, block + o * kRows, tap_size_);
-    }
-    float* sums = block + weights_;
-    multiply(rows, block, 1, kRows, g, outputs_, sums, in_plane_, &Pair::in, &Pair::out);
-    for (int64_t n = 0; n < batch_; ++n) {
-      for (int64_t i = 0; i < rows; ++i) {
-        float* to = dx + (n * inputs_ + first + i) * in_plane_;
-        for (int64_t p = 0; p < in_plane_; ++p) to[p] = sums[(p * kRows + i) * row + n];
+  // sums[channel][place][sample]
+  void add_up(int64_t tile, int64_t chunk, const float* weights, const float* from, float* sums) const {
+    const int64_t rows = divide_up(tiles_.extent(tile), ops().rows), places = chunks_.extent(chunk);
+    for (int64_t block = 0; block < blocks_.count(); ++block) {
+      const int64_t begin = blocks_.begin(block), extent = blocks_.extent(block);
+      const auto& all = extent == blocks_.tile ? runs_ : last_runs_;
+      for (int64_t place = 0; place < places; ++place) {
+        const std::vector<PanelRun>& runs = all[static_cast<size_t>(chunks_.begin(chunk) + place)];
+        for (int64_t row = 0; row < rows; ++row)
+          ops().rows_by_panel(sums + (row * ops().rows * places + place) * ops().columns, places * ops().columns,
+                              weights + (begin * tiles_.tile + row * extent * ops().rows) * taps_, a_row(extent),
+                              a_column(), from + begin * from_.plane * ops().columns, runs.data(),
+                              static_cast<int64_t>(runs.size()), block > 0);
       }
     }
   }
 
-  // sums[pair.*to] [rows, n] += weights[tap] [rows, inner] x[pair.*from] [inner, n] for all pairs.
-  void multiply(int64_t rows, const float* weights, int64_t a_row, int64_t a_column, const float* x, int64_t inner,
-                float* sums, int64_t plane, int64_t Pair::*to, int64_t Pair::*from) const {
-    const int64_t row = padded(batch_);
-    std::fill_n(sums, plane * kRows * row, 0.0f);
-    for (size_t t = 0; t < taps_.size(); ++t) {
-      for (const Pair& pair : taps_[t])
-        tile_ops<float>().gemm(sums + pair.*to * kRows * row, row, weights + static_cast<int64_t>(t) * tap_size_, a_row,
-                               a_column, x + pair.*from * inner * row, row, rows, row, inner, true);
+  void write(int64_t tile, int64_t panel, int64_t chunk, const float* sums, float* to) const {
+    const int64_t places = chunks_.extent(chunk), sample = to_.channels * to_.plane;
+    to += panel * ops().columns * sample + tiles_.begin(tile) * to_.plane + chunks_.begin(chunk);
+    // A whole plane is followed by the next channel's.
+    const bool whole = chunks_.count() == 1;
+    const int64_t stretches = whole ? 1 : tiles_.extent(tile), stretch = whole ? places * tiles_.extent(tile) : places;
+    for (int64_t i = 0; i < stretches; ++i)
+      transpose(to + i * to_.plane, sample, sums + i * stretch * ops().columns, ops().columns, stretch, samples(panel));
+  }
+
+  std::shared_ptr<KernelScratch> scratch_;
+  bool forward_;
+  int64_t batch_, taps_;
+  Side from_, to_;
+  Tiling blocks_, tiles_, chunks_, pieces_;
+  std::vector<std::vector<PanelRun>> runs_, last_runs_;  // of each place of the result, in a block of channels
+  int64_t own_at_ = 0, sums_at_ = 0, own_bytes_ = 0;
+};
+
+// dw: a panel of A is g at some output channels, one of B x at some input channels, for some samples and all places.
+//   A [samples, in blocks][panel][place][sample][rows]
+//   B [samples, in blocks][panel][place][sample][columns]
+class WeightsByPlaces final : public LibraryKernel {
+ public:
+  WeightsByPlaces(const KernelRequest& r, const Convolution& c)
+      : scratch_(r.scratch()),
+        taps_(c.window.kernel_size()),
+        in_{c.window.channels, c.window.in_plane(), ops().columns},
+        out_{c.outputs, c.window.out_plane(), ops().rows},
+        blocks_(c.window.batch, divide_up(c.window.batch, samples(c.window)), 1),
+        chunks_(out_.plane, divide_up(out_.plane * blocks_.tile, kInner), 1),
+        tiles_(out_.channels, divide_up(out_.channels, kTile), ops().rows) {
+    const auto pairs = pairs_of(c.window);
+    for (int64_t block : {int64_t{0}, blocks_.count() - 1}) {
+      const int64_t samples = blocks_.extent(block);
+      auto& runs = block == 0 ? runs_ : last_runs_;
+      runs.assign(static_cast<size_t>(chunks_.count() * taps_), {});
+      for (size_t tap = 0; tap < pairs.size(); ++tap) {
+        for (const Pair& pair : pairs[tap])
+          join(runs[static_cast<size_t>(pair.out / chunks_.tile * taps_) + tap],
+               {pair.out * samples * ops().rows, pair.in * samples * ops().columns, samples});
+      }
+    }
+    ScratchLayout layout;
+    const auto room = [&](int64_t floats) { return layout.take(floats * static_cast<int64_t>(sizeof(float))); };
+    room(out_.size() * c.window.batch);
+    in_at_ = layout.bytes();
+    room(in_.size() * c.window.batch);
+    own_at_ = layout.bytes();
+    room(tiles_.tile * taps_ * ops().columns);
+    own_bytes_ = layout.bytes() - own_at_;
+    scratch_->reserve(own_at_ + own_bytes_ * std::max(r.threads(), omp_get_max_threads()));
+  }
+
+  void run(std::span<std::byte* const> b) override {
+    float* dw = as<float>(b[2]);
+    float *out = as<float>(scratch_->data()), *in = as<float>(scratch_->data() + in_at_);
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+      for (int64_t n = 0; n < blocks_.size; ++n) {
+        pack(out_, ops().pack_rows, as<float>(b[0]), n, out);
+        pack(in_, ops().pack_columns, as<float>(b[1]), n, in);
+      }
+      float* sums = as<float>(scratch_->data() + own_at_ + omp_get_thread_num() * own_bytes_);
+      for_each_of_mine(in_.panels() * tiles_.count(), [&](int64_t task) {
+        const int64_t panel = task / tiles_.count(), tile = task % tiles_.count();
+        add_up(panel, tile, out, in, sums);
+        const int64_t first = panel * ops().columns, columns = std::min(ops().columns, in_.channels - first);
+        for (int64_t o = 0; o < tiles_.extent(tile); ++o)
+          transpose(dw + ((tiles_.begin(tile) + o) * in_.channels + first) * taps_, taps_,
+                    sums + o * taps_ * ops().columns, ops().columns, taps_, columns);
+      });
     }
   }
 
-  // Output channels [first, first + rows).
-  void grad_weight(int64_t first, int64_t rows, const float* g, const float* x, float* block, float* dw) const {
-    const int64_t taps = static_cast<int64_t>(taps_.size()), row = padded(inputs_), g_row = padded(outputs_);
-    for (int64_t t = 0; t < taps; ++t) {
-      float* sums = block + t * tap_size_;
-      const std::vector<Pair>& pairs = taps_[static_cast<size_t>(t)];
-      if (pairs.empty()) std::fill_n(sums, kRows * row, 0.0f);
-      for (size_t k = 0; k < pairs.size(); ++k)
-        tile_ops<float>().gemm(sums, row, g + pairs[k].out * batch_ * g_row + first, 1, g_row,
-                               x + pairs[k].in * batch_ * row, row, rows, row, batch_, k > 0);
-    }
-    for (int64_t o = 0; o < rows; ++o) {
-      float* to = dw + (first + o) * inputs_ * taps;
-      collect(block + o * row, tap_size_, inputs_, taps, to);
+ private:
+  // Samples and places of a block, or chunk: of these both panels stay in the first cache. Output channels of a tile.
+  static constexpr int64_t kInner = 256, kStrided = 8, kTile = 48;
+
+  // Of a block. With strides only the samples of a place lie one after the other.
+  static int64_t samples(const Window& w) {
+    return std::max<int64_t>(product(w.stride) > 1 ? kStrided : 1, kInner / w.out_plane());
+  }
+
+  struct Side {
+    int64_t channels, plane, line;  // line: channels of a panel
+    int64_t panels() const { return divide_up(channels, line); }
+    int64_t size() const { return panels() * line * plane; }  // of a sample
+  };
+
+  template <typename Pack>
+  void pack(const Side& side, const Pack& pack, const float* from, int64_t n, float* to) const {
+    const int64_t block = n / blocks_.tile, samples = blocks_.extent(block);
+    to += blocks_.begin(block) * side.size() + (n - blocks_.begin(block)) * side.line;
+    for (int64_t first = 0; first < side.channels; first += side.line, to += side.plane * samples * side.line)
+      pack(to, samples * side.line, from + (n * side.channels + first) * side.plane, side.plane, 1,
+           std::min(side.line, side.channels - first), side.plane);
+  }
+
+  // sums[output channel][tap][input channel]
+  void add_up(int64_t panel, int64_t tile, const float* out, const float* in, float* sums) const {
+    const int64_t rows = divide_up(tiles_.extent(tile), ops().rows), first = tiles_.begin(tile) / ops().rows;
+    for (int64_t block = 0; block < blocks_.count(); ++block) {
+      const int64_t begin = blocks_.begin(block), samples = blocks_.extent(block);
+      const auto& all = samples == blocks_.tile ? runs_ : last_runs_;
+      const float* b = in + begin * in_.size() + panel * in_.plane * samples * in_.line;
+      for (int64_t chunk = 0; chunk < chunks_.count(); ++chunk) {
+        for (int64_t row = 0; row < rows; ++row) {
+          const float* a = out + begin * out_.size() + (first + row) * out_.plane * samples * out_.line;
+          for (int64_t tap = 0; tap < taps_; ++tap) {
+            const std::vector<PanelRun>& runs = all[static_cast<size_t>(chunk * taps_ + tap)];
+            ops().panels(sums + (row * ops().rows * taps_ + tap) * ops().columns, taps_ * ops().columns, a, b,
+                         runs.data(), static_cast<int64_t>(runs.size()), block + chunk > 0);
+          }
+        }
+      }
     }
   }
 
   std::shared_ptr<KernelScratch> scratch_;
-  Direction direction_;
-  int64_t batch_, in_plane_, out_plane_, inputs_, outputs_;
-  std::vector<std::vector<Pair>> taps_;
-  int64_t x_at_ = 0, y_at_ = 0, blocks_at_ = 0;
-  int64_t tap_size_ = 0, weights_ = 0, block_ = 0;  // floats of a block's tap, of all taps, and with its sums
+  int64_t taps_;
+  Side in_, out_;
+  Tiling blocks_, chunks_, tiles_;
+  std::vector<std::vector<PanelRun>> runs_, last_runs_;  // of each chunk and tap, in a block of samples
+  int64_t in_at_ = 0, own_at_ = 0, own_bytes_ = 0;
 };
 
 }  // namespace
-
-// By times on a processor with AVX-512, planes of 2 x 2 to 8 x 8. oneDNN leaves out the taps in the padding along rows;
-// it is slow in gradients of weights on small planes, and in strided gradients of data.
+// By times on a processor with AVX-512, planes of 2 x 2 to 8 x 8, and on one without, 2 x 2 to 56 x 56. oneDNN leaves
+// out the taps in the padding along rows; it is slow in gradients of weights, with AVX-512 on small planes, in strided
+// gradients of data, and without AVX-512 where a row is no multiple of what its registers hold.
 bool is_faster_by_taps(const Convolution& c, Direction direction) {
   const Window& w = c.window;
-  if (c.groups != 1 || w.kernel_size() == 1 || w.out_plane() > 16 || std::min(w.channels, c.outputs) < kLine)
-    return false;
-  int64_t pairs = 0;
-  for (const std::vector<Pair>& tap : pairs_of(w)) pairs += static_cast<int64_t>(tap.size());
-  const double inside = static_cast<double>(pairs) / static_cast<double>(w.kernel_size() * w.out_plane());
-  if (direction == Direction::kGradWeight) return inside < 0.9;
-  const bool strided = product(w.stride) > 1;
-  const double most = direction == Direction::kGradData && strided ? 0.7 : 0.5;
-  return inside * static_cast<double>(padded(w.batch)) / static_cast<double>(w.batch) < most;
+  if (c.groups != 1 || w.kernel_size() == 1 || std::min(w.channels, c.outputs) < 16) return false;
+  const int64_t samples = divide_up(w.batch, ops().columns) * ops().columns;
+  const double inside = share_inside(w), work = inside * static_cast<double>(samples) / static_cast<double>(w.batch);
+  const bool strided = direction == Direction::kGradData && product(w.stride) > 1;
+  if (!has_avx512()) return direction == Direction::kGradWeight || (w.out_plane() <= 256 && work < (strided ? 1 : 0.9));
+  if (w.out_plane() > 16) return false;
+  return direction == Direction::kGradWeight ? inside < 0.9 : work < (strided ? 0.7 : 0.5);
 }
 
 Kernel make_conv_by_taps(const KernelRequest& r, const Convolution& c, Direction direction) {
-  return std::make_unique<ByTaps>(r, c, direction);
+  if (direction == Direction::kGradWeight) return std::make_unique<WeightsByPlaces>(r, c);
+  return std::make_unique<ByPlaces>(r, c, direction);
 }
 
 }  // namespace partita::runtime

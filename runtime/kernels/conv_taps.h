@@ -1,12 +1,12 @@
-// Convolutions of f32 on small planes, as small dense products (conv_taps.cc says how).
+// Convolutions of f32 as small dense products (conv_taps.cc says how).
 #pragma once
 
 #include "runtime/kernels/convolution.h"
 
 namespace partita::runtime {
 
-// Whether products of taps take less time than oneDNN's convolution does, weights' reorders included: by shape alone,
-// so that a program gives the same bits wherever and however often it runs.
+// Whether products of taps take less time than oneDNN's convolution does, weights' reorders included: by the shape and
+// by whether there is AVX-512, so that a program gives the same bits however often it runs.
 bool is_faster_by_taps(const Convolution& c, Direction direction);
 
 // Any convolution without groups; the sums' order does not depend on the threads.

@@ -76,17 +76,19 @@ class OrderedMatmul {
       for (int64_t part = 0; part < p_.groups * chunks; ++part) {
         const int64_t at = part % chunks * chunk, z = (part / chunks * p_.blocks + t) * p_.block + at;
         const int64_t inner = std::min(chunk, p_.block - at);
+        const PanelRun whole{0, 0, inner};
         const bool first = part == 0, last = part + 1 == p_.groups * chunks;
-        ops_.pack_rows(scratch.a.data(), tile.a + z * p_.a_column(), p_.a_row(), p_.a_column(), tile.rows, inner);
+        ops_.pack_rows(scratch.a.data(), ops_.rows, tile.a + z * p_.a_column(), p_.a_row(), p_.a_column(), tile.rows,
+                       inner);
         for (int64_t j = 0; j < width; j += ops_.columns) {
-          ops_.pack_columns(scratch.b.data(), tile.b + z * p_.b_row() + j * p_.b_column(), p_.b_column(), p_.b_row(),
-                            std::min(ops_.columns, tile.columns - j), inner);
+          ops_.pack_columns(scratch.b.data(), ops_.columns, tile.b + z * p_.b_row() + j * p_.b_column(), p_.b_column(),
+                            p_.b_row(), std::min(ops_.columns, tile.columns - j), inner);
           for (int64_t i = 0; i < height; i += ops_.rows) {
             const auto level = [&](int64_t k) {
               return Block{scratch.levels.data() + k * size + i * width + j, width};
             };
             Block sum = first && last && joined > 0 ? Block{scratch.block.data(), ops_.columns} : level(depth);
-            ops_.panels(sum.at, sum.row, scratch.a.data() + i * inner, scratch.b.data(), inner, !first);
+            ops_.panels(sum.at, sum.row, scratch.a.data() + i * inner, scratch.b.data(), &whole, 1, !first);
             for (int64_t k = depth - 1; last && k >= depth - joined; --k) {
               add(level(k), sum);
               sum = level(k);

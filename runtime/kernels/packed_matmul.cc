@@ -152,13 +152,13 @@ class PackedMatmul {
   }
 
   void pack_rows(T* to, const T* a, int64_t row, int64_t rows, int64_t z) const {
-    ops_.pack_rows(to, a + row * p_.a_row() + inner_.begin(z) * p_.a_column(), p_.a_row(), p_.a_column(), rows,
-                   inner_.extent(z));
+    ops_.pack_rows(to, ops_.rows, a + row * p_.a_row() + inner_.begin(z) * p_.a_column(), p_.a_row(), p_.a_column(),
+                   rows, inner_.extent(z));
   }
   // Of one panel.
   void pack_columns(T* to, const T* b, int64_t column, int64_t columns, int64_t z) const {
-    ops_.pack_columns(to, b + inner_.begin(z) * p_.b_row() + column * p_.b_column(), p_.b_column(), p_.b_row(), columns,
-                      inner_.extent(z));
+    ops_.pack_columns(to, ops_.columns, b + inner_.begin(z) * p_.b_row() + column * p_.b_column(), p_.b_column(),
+                      p_.b_row(), columns, inner_.extent(z));
   }
 
   // Packed rows by a panel of columns.
@@ -166,15 +166,16 @@ class PackedMatmul {
     constexpr int64_t kMost = 512;  // elements of a block
     const int64_t k = inner_.extent(z);
     const bool accumulate = z > 0 || p_.accumulate;
+    const PanelRun whole{0, 0, k};
     for (int64_t i = 0; i < rows; i += ops_.rows, c += ops_.rows * p_.n, a += ops_.rows * k) {
       if (rows - i >= ops_.rows && columns == ops_.columns) {
-        ops_.panels(c, p_.n, a, b, k, accumulate);
+        ops_.panels(c, p_.n, a, b, &whole, 1, accumulate);
         continue;
       }
       T block[kMost] = {};
       const int64_t count = std::min(ops_.rows, rows - i);
       for (int64_t r = 0; accumulate && r < count; ++r) std::copy_n(c + r * p_.n, columns, block + r * ops_.columns);
-      ops_.panels(block, ops_.columns, a, b, k, accumulate);
+      ops_.panels(block, ops_.columns, a, b, &whole, 1, accumulate);
       for (int64_t r = 0; r < count; ++r) std::copy_n(block + r * ops_.columns, columns, c + r * p_.n);
     }
   }

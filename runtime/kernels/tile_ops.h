@@ -9,6 +9,11 @@ namespace partita::runtime {
 // Whether the processor has all of AVX-512 that the widest of them take.
 bool has_avx512();
 
+// A part of a product's inner dimension: where it begins in the panels of A and of B, in elements, and how long it is.
+struct PanelRun {
+  int64_t a, b, k;
+};
+
 template <typename T>
 struct TileOps {
   // C[m, n] (+)= A[m, k] B[k, n]. B and C have contiguous rows; A any strides. Meant for tiles that fit the caches.
@@ -18,12 +23,16 @@ struct TileOps {
   // The block of C that the registers hold.
   int64_t rows, columns;
   // Packs [extent, inner] elements, `across` apart and `along` apart, one of which is 1, into panels of `rows`, or of
-  // `columns`, of the former: one panel after the other, each [inner, rows or columns]. What is missing of the last one
-  // is zero.
-  void (*pack_rows)(T* to, const T* from, int64_t across, int64_t along, int64_t extent, int64_t inner);
-  void (*pack_columns)(T* to, const T* from, int64_t across, int64_t along, int64_t extent, int64_t inner);
-  // C[rows, columns] (+)= a panel of A by one of B, k long. The bits are gemm's.
-  void (*panels)(T* c, int64_t c_row, const T* a, const T* b, int64_t k, bool accumulate);
+  // `columns`, of the former: one panel after the other, each [inner, line], of which the first `rows` or `columns` are
+  // written. What is missing of the last one is zero.
+  void (*pack_rows)(T* to, int64_t line, const T* from, int64_t across, int64_t along, int64_t extent, int64_t inner);
+  void (*pack_columns)(T* to, int64_t line, const T* from, int64_t across, int64_t along, int64_t extent,
+                       int64_t inner);
+  // C[rows, columns] (+)= a panel of A by one of B, along `count` runs, one after the other. The bits are gemm's.
+  void (*panels)(T* c, int64_t c_row, const T* a, const T* b, const PanelRun* runs, int64_t count, bool accumulate);
+  // The same with an A of any strides.
+  void (*rows_by_panel)(T* c, int64_t c_row, const T* a, int64_t a_row, int64_t a_column, const T* b,
+                        const PanelRun* runs, int64_t count, bool accumulate);
   // to[i] += from[i]; n a multiple of `columns`.
   void (*add)(T* to, const T* from, int64_t n);
   // row[i] = exp(scale * row[i] - shift) for finite scale and shift; returns the sum. An element of -infinity gives 0.

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "runtime/kernels/conv_taps.h"
+#include "runtime/kernels/tile_ops.h"
 #include "tests/runtime/support/kernel_harness.h"
 
 namespace partita::runtime {
@@ -101,44 +102,111 @@ TEST_P(ConvTypes, ForwardAndGradients_EqualLoops) {
   }
 }
 
+Convolution convolution_of(const Geometry& g) {
+  Convolution c;
+  Window& w = c.window;
+  c.outputs = g.w[0];
+  w.batch = g.x[0];
+  w.channels = g.x[1];
+  w.rank = g.rank();
+  for (size_t d = 0; d < g.rank(); ++d) {
+    const size_t at = 3 - g.rank() + d;
+    w.in[at] = g.x[d + 2];
+    w.out[at] = g.y()[d + 2];
+    w.kernel[at] = g.w[d + 2];
+    w.stride[at] = g.strides[d];
+    w.low[at] = g.low[d];
+    w.high[at] = g.high[d];
+    w.dilation[at] = g.dilations[d];
+  }
+  return c;
+}
+
+// By taps, whether or not it is faster; `result` is what it is written over.
+TestTensor by_taps(const Geometry& g, Direction direction, const TestTensor& left, const TestTensor& right,
+                   TestTensor result, int threads) {
+  omp_set_num_threads(threads);
+  const Step step;
+  const ExecutionConfig config{.threads = threads, .scratch = std::make_shared<KernelScratch>()};
+  auto kernel = make_conv_by_taps({step, config}, convolution_of(g), direction);
+  EXPECT_TRUE(kernel.ok() && config.scratch->allocate().ok());
+  std::vector<std::vector<std::byte>> memory = {to_bytes(left), to_bytes(right), to_bytes(result)};
+  (*kernel)->run(std::array{memory[0].data(), memory[1].data(), memory[2].data()});
+  from_bytes(memory[2], result);
+  return result;
+}
+
+TEST(ConvByTaps, AnyGeometryAndNumberOfThreads_GivesTheExactSums) {
+  const Geometry geometries[] = {
+      {{17, 33, 5, 4}, {13, 33, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},    // two blocks of channels, chunks of places
+      {{3, 256, 3, 3}, {50, 256, 5, 5}, {1, 1}, {2, 2}, {2, 2}, {1, 1}},   // tiles of y's channels
+      {{3, 31, 3, 2}, {300, 31, 5, 5}, {1, 1}, {2, 2}, {2, 2}, {1, 1}},    // of x's
+      {{11, 17, 19, 21}, {20, 17, 3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}},  // blocks of samples, chunks of places
+      {{2, 16, 24, 20}, {18, 16, 3, 2}, {1, 1}, {1, 0}, {2, 1}, {1, 2}},   // more places than a block has
+      {{5, 16, 3, 4, 5}, {60, 16, 2, 3, 2}, {1, 2, 1}, {1, 0, 0}, {0, 1, 1}, {1, 1, 1}},
+      {{20, 18, 40}, {16, 18, 4}, {3}, {0}, {2}, {2}},
+      {{16, 3, 1, 1}, {5, 3, 2, 2}, {1, 1}, {4, 2}, {0, 1}, {1, 1}},  // taps that never reach the plane
+      {{4, 3, 6, 6}, {2, 3, 1, 1}, {4, 4}, {0, 0}, {0, 0}, {1, 1}},   // places that no tap reaches
+  };
+  const auto integers = [](const Ints& shape, unsigned seed) {
+    return random_integers(DType::kF32, shape, -3, 4, seed);
+  };
+  const auto wide = [](TestTensor t) {
+    t.dtype = DType::kF64;
+    return t;
+  };
+  for (const Geometry& g : geometries) {
+    const TestTensor x = integers(g.x, 1), w = integers(g.w, 2), dy = integers(g.y(), 3);
+    const auto expect = [&](const std::string& name, Direction direction, const TestTensor& left,
+                            const TestTensor& right, const Ints& shape) {
+      const TestTensor expected = run_one(name, {wide(left), wide(right)}, zeros(DType::kF64, shape), g.params());
+      for (int threads : {1, 2, 5})
+        EXPECT_TRUE(by_taps(g, direction, left, right, integers(shape, 4), threads).values == expected.values)
+            << name << " " << shape_text(g.x) << shape_text(g.w) << ", threads: " << threads;
+    };
+    expect("conv", Direction::kForward, x, w, g.y());
+    expect("conv_grad_data", Direction::kGradData, dy, w, g.x);
+    expect("conv_grad_weight", Direction::kGradWeight, dy, x, g.w);
+  }
+}
+
 TEST(ConvByTaps, AnyNumberOfThreads_GivesTheSameBits) {
-  const Geometry g{{16, 48, 2, 2}, {80, 48, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}};
+  const Geometry g{{16, 48, 6, 6}, {80, 48, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}};
   const TestTensor x = random_tensor(DType::kF32, g.x, 1), w = random_tensor(DType::kF32, g.w, 2),
                    dy = random_tensor(DType::kF32, g.y(), 3);
   auto run = [&](int threads) {
-    return std::vector{run_one("conv", {x, w}, zeros(DType::kF32, g.y()), g.params(), threads).values,
-                       run_one("conv_grad_data", {dy, w}, zeros(DType::kF32, g.x), g.params(), threads).values,
-                       run_one("conv_grad_weight", {dy, x}, zeros(DType::kF32, g.w), g.params(), threads).values};
+    return std::vector{by_taps(g, Direction::kForward, x, w, zeros(DType::kF32, g.y()), threads).values,
+                       by_taps(g, Direction::kGradData, dy, w, zeros(DType::kF32, g.x), threads).values,
+                       by_taps(g, Direction::kGradWeight, dy, x, zeros(DType::kF32, g.w), threads).values};
   };
   const auto one = run(1);
   for (int threads : {2, 3, 5}) EXPECT_TRUE(run(threads) == one) << threads;
 }
 
-TEST(ConvByTaps, SmallPlanesAlone_AreTaken) {
-  auto convolution = [](int64_t batch, int64_t channels, int64_t in, int64_t kernel, int64_t stride) {
-    Convolution c;
-    c.outputs = c.window.channels = channels;
-    c.window.batch = batch;
-    for (size_t d : {1, 2}) {
-      c.window.in[d] = in;
-      c.window.kernel[d] = kernel;
-      c.window.stride[d] = stride;
-      c.window.low[d] = c.window.high[d] = kernel / 2;
-      c.window.out[d] = (in + 2 * (kernel / 2) - kernel) / stride + 1;
-    }
-    return c;
-  };
-  auto taken = [](const Convolution& c) {
+TEST(ConvByTaps, WhatIsFaster_DependsOnTheShapeAndTheProcessor) {
+  auto taken = [](int64_t batch, int64_t channels, int64_t in, int64_t kernel, int64_t stride) {
+    const int64_t low = kernel / 2;
+    const Convolution c = convolution_of({{batch, channels, in, in},
+                                          {channels, channels, kernel, kernel},
+                                          {stride, stride},
+                                          {low, low},
+                                          {low, low},
+                                          {1, 1}});
     return std::vector{is_faster_by_taps(c, Direction::kForward), is_faster_by_taps(c, Direction::kGradData),
                        is_faster_by_taps(c, Direction::kGradWeight)};
   };
-  EXPECT_THAT(taken(convolution(32, 512, 2, 3, 1)), ElementsAre(true, true, true));
-  EXPECT_THAT(taken(convolution(8, 512, 2, 3, 1)), ElementsAre(false, false, true));  // half of a line of samples
-  EXPECT_THAT(taken(convolution(32, 256, 4, 3, 2)), ElementsAre(false, true, true));
-  EXPECT_THAT(taken(convolution(32, 256, 4, 3, 1)), ElementsAre(false, false, true));
-  EXPECT_THAT(taken(convolution(32, 128, 8, 3, 1)), ElementsAre(false, false, false));
-  EXPECT_THAT(taken(convolution(32, 256, 4, 1, 2)), ElementsAre(false, false, false));
-  EXPECT_THAT(taken(convolution(32, 3, 4, 3, 1)), ElementsAre(false, false, false));
+  const bool narrow = !has_avx512();
+  EXPECT_THAT(taken(32, 512, 2, 3, 1), ElementsAre(true, true, true));
+  EXPECT_THAT(taken(8, 512, 2, 3, 1), ElementsAre(narrow, narrow, true));  // a part of a panel of samples
+  EXPECT_THAT(taken(32, 256, 4, 3, 2), ElementsAre(narrow, true, true));
+  EXPECT_THAT(taken(32, 256, 4, 3, 1), ElementsAre(narrow, narrow, true));
+  EXPECT_THAT(taken(32, 128, 8, 3, 1), ElementsAre(narrow, narrow, narrow));
+  EXPECT_THAT(taken(8, 128, 8, 3, 1), ElementsAre(false, false, narrow));
+  EXPECT_THAT(taken(32, 64, 16, 3, 1), ElementsAre(false, false, narrow));
+  EXPECT_THAT(taken(32, 64, 16, 3, 2), ElementsAre(false, narrow, narrow));
+  EXPECT_THAT(taken(32, 64, 56, 3, 2), ElementsAre(false, false, narrow));
+  EXPECT_THAT(taken(32, 256, 4, 1, 2), ElementsAre(false, false, false));
+  EXPECT_THAT(taken(32, 3, 4, 3, 1), ElementsAre(false, false, false));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, ConvTypes, ::testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16));
