@@ -21,35 +21,27 @@ namespace {
 
 const TileOps<float>& ops() { return tile_ops<float>(); }
 
-struct Pair {
-  int64_t out, in;  // places within a plane
-};
-
-// The pairs of each tap, by their output.
-std::vector<std::vector<Pair>> pairs_of(const Window& w) {
-  std::vector<std::vector<Pair>> taps;
-  for (int64_t d = 0; d < w.kernel[0]; ++d) {
-    for (int64_t h = 0; h < w.kernel[1]; ++h) {
-      for (int64_t k = 0; k < w.kernel[2]; ++k) {
-        std::vector<Pair>& pairs = taps.emplace_back();
-        Window::Dims first, last;
-        const Window::Dims tap = {d, h, k};
-        for (size_t i = 0; i < 3; ++i) w.valid(i, tap[i], first[i], last[i]);
-        for (int64_t x = first[0]; x < last[0]; ++x) {
-          for (int64_t y = first[1]; y < last[1]; ++y) {
-            for (int64_t z = first[2]; z < last[2]; ++z) {
-              const Window::Dims out = {x, y, z};
-              Window::Dims in;
-              for (size_t i = 0; i < 3; ++i) in[i] = out[i] * w.stride[i] + tap[i] * w.dilation[i] - w.low[i];
-              pairs.push_back(
-                  {(out[0] * w.out[1] + out[1]) * w.out[2] + out[2], (in[0] * w.in[1] + in[1]) * w.in[2] + in[2]});
-            }
+// Calls each(tap, place of the output, place of the input) for all pairs, by taps and then by outputs.
+template <typename Each>
+void for_pairs(const Window& w, const Each& each) {
+  const auto flat = [](const Window::Dims& at, const Window::Dims& dims) {
+    return (at[0] * dims[1] + at[1]) * dims[2] + at[2];
+  };
+  Window::Dims tap, out, first, last;
+  const auto in = [&](size_t d) { return out[d] * w.stride[d] + tap[d] * w.dilation[d] - w.low[d]; };
+  for (tap[0] = 0; tap[0] < w.kernel[0]; ++tap[0]) {
+    for (tap[1] = 0; tap[1] < w.kernel[1]; ++tap[1]) {
+      for (tap[2] = 0; tap[2] < w.kernel[2]; ++tap[2]) {
+        for (size_t d = 0; d < 3; ++d) w.valid(d, tap[d], first[d], last[d]);
+        for (out[0] = first[0]; out[0] < last[0]; ++out[0]) {
+          for (out[1] = first[1]; out[1] < last[1]; ++out[1]) {
+            for (out[2] = first[2]; out[2] < last[2]; ++out[2])
+              each(flat(tap, w.kernel), flat(out, w.out), flat({in(0), in(1), in(2)}, w.in));
           }
         }
       }
     }
   }
-  return taps;
 }
 
 // Of the pairs of a tap and an output, those that reach an input.
@@ -103,17 +95,14 @@ class ByPlaces final : public LibraryKernel {
                ops().rows),
         chunks_(to_.plane, divide_up(to_.plane, kChunk), 1),
         pieces_(from_.plane, divide_up(from_.plane, kPiece), 1) {
-    std::vector<std::vector<PanelRun>> places(static_cast<size_t>(to_.plane));
-    const auto pairs = pairs_of(c.window);
     for (int64_t block : {int64_t{0}, blocks_.count() - 1}) {
       const int64_t channels = blocks_.extent(block);
-      for (auto& runs : places) runs.clear();
-      for (size_t tap = 0; tap < pairs.size(); ++tap) {
-        for (const Pair& pair : pairs[tap])
-          places[static_cast<size_t>(forward_ ? pair.out : pair.in)].push_back(
-              {static_cast<int64_t>(tap), (forward_ ? pair.in : pair.out) * channels * ops().columns, channels});
-      }
-      (block == 0 ? runs_ : last_runs_) = places;
+      auto& runs = block == 0 ? runs_ : last_runs_;
+      runs.assign(static_cast<size_t>(to_.plane), {});
+      for_pairs(c.window, [&](int64_t tap, int64_t out, int64_t in) {
+        runs[static_cast<size_t>(forward_ ? out : in)].push_back(
+            {tap, (forward_ ? in : out) * channels * ops().columns, channels});
+      });
     }
     ScratchLayout layout;
     const auto room = [&](int64_t floats) { return layout.take(floats * static_cast<int64_t>(sizeof(float))); };
@@ -256,16 +245,14 @@ class WeightsByPlaces final : public LibraryKernel {
         blocks_(c.window.batch, divide_up(c.window.batch, samples(c.window)), 1),
         chunks_(out_.plane, divide_up(out_.plane * blocks_.tile, kInner), 1),
         tiles_(out_.channels, divide_up(out_.channels, kTile), ops().rows) {
-    const auto pairs = pairs_of(c.window);
     for (int64_t block : {int64_t{0}, blocks_.count() - 1}) {
       const int64_t samples = blocks_.extent(block);
       auto& runs = block == 0 ? runs_ : last_runs_;
       runs.assign(static_cast<size_t>(chunks_.count() * taps_), {});
-      for (size_t tap = 0; tap < pairs.size(); ++tap) {
-        for (const Pair& pair : pairs[tap])
-          join(runs[static_cast<size_t>(pair.out / chunks_.tile * taps_) + tap],
-               {pair.out * samples * ops().rows, pair.in * samples * ops().columns, samples});
-      }
+      for_pairs(c.window, [&](int64_t tap, int64_t out, int64_t in) {
+        join(runs[static_cast<size_t>(out / chunks_.tile * taps_ + tap)],
+             {out * samples * ops().rows, in * samples * ops().columns, samples});
+      });
     }
     ScratchLayout layout;
     const auto room = [&](int64_t floats) { return layout.take(floats * static_cast<int64_t>(sizeof(float))); };
@@ -361,10 +348,11 @@ bool is_faster_by_taps(const Convolution& c, Direction direction) {
   if (c.groups != 1 || w.kernel_size() == 1 || std::min(w.channels, c.outputs) < 16) return false;
   const int64_t samples = divide_up(w.batch, ops().columns) * ops().columns;
   const double inside = share_inside(w), work = inside * static_cast<double>(samples) / static_cast<double>(w.batch);
-  const bool strided = direction == Direction::kGradData && product(w.stride) > 1;
-  if (!has_avx512()) return direction == Direction::kGradWeight || (w.out_plane() <= 256 && work < (strided ? 1 : 0.9));
-  if (w.out_plane() > 16) return false;
-  return direction == Direction::kGradWeight ? inside < 0.9 : work < (strided ? 0.7 : 0.5);
+  const bool strided = product(w.stride) > 1, data = direction == Direction::kGradData,
+             weight = direction == Direction::kGradWeight;
+  if (has_avx512()) return w.out_plane() <= 16 && (weight ? inside < 0.9 : work < (data && strided ? 0.7 : 0.5));
+  if (weight) return std::min(w.channels, c.outputs) >= 32 && (!strided || w.batch >= 4);
+  return w.out_plane() <= 256 && work < (data && strided ? 1.0 : 0.9);
 }
 
 Kernel make_conv_by_taps(const KernelRequest& r, const Convolution& c, Direction direction) {
