@@ -246,15 +246,38 @@ def _warm(optimizer, decay):
     ],
 )
 def test_schedulers_become_schedules(mlp, points, make):
+    _expect_rates(mlp, points, make, 7)
+
+
+def _expect_rates(mlp, points, make, steps):
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
     scheduler = make(optimizer)
     program = partita.compile(mlp, partita.Recipe.from_torch(optimizer, scheduler, loss={"kind": "cross_entropy"}, batch={"global": 8}))
     rates = []
-    for _ in range(7):
+    for _ in range(steps):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    np.testing.assert_allclose([m.lr for m in program.train(points, 7)], rates, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose([m.lr for m in program.train(points, steps)], rates, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t, o: t.get_constant_schedule(o),
+        lambda t, o: t.get_constant_schedule_with_warmup(o, 3),
+        lambda t, o: t.get_linear_schedule_with_warmup(o, 2, 6),
+        lambda t, o: t.get_cosine_schedule_with_warmup(o, 0, 6),
+        lambda t, o: t.get_cosine_with_hard_restarts_schedule_with_warmup(o, 2, 6),
+        lambda t, o: t.get_cosine_with_min_lr_schedule_with_warmup(o, 2, 6, min_lr_rate=0.2),
+        lambda t, o: t.get_polynomial_decay_schedule_with_warmup(o, 2, 6, lr_end=0.01, power=2.0),
+        lambda t, o: t.get_inverse_sqrt_schedule(o, 3),
+        lambda t, o: t.get_wsd_schedule(o, 2, 3, 7, decay_type="linear", min_lr_ratio=0.1),
+    ],
+)
+def test_schedules_of_transformers(mlp, points, make):
+    optimization = pytest.importorskip("transformers.optimization")
+    _expect_rates(mlp, points, lambda optimizer: make(optimization, optimizer), 7)
 
 
 def test_other_schedulers_are_refused():
@@ -264,3 +287,6 @@ def test_other_schedulers_are_refused():
     with pytest.raises(partita.PartitaError, match="a warm-up has to reach the rate where the decay begins"):
         parts = [schedulers.LinearLR(optimizer, 0.1, 1, 5), schedulers.CosineAnnealingLR(optimizer, 4)]
         partita.Recipe.from_torch(optimizer, schedulers.SequentialLR(optimizer, parts, [3]))
+    optimization = pytest.importorskip("transformers.optimization")
+    with pytest.raises(partita.PartitaError, match="scheduler: cosine_with_restarts with {'num_cycles': 2} has no counterpart"):
+        partita.Recipe.from_torch(optimizer, optimization.get_cosine_with_hard_restarts_schedule_with_warmup(optimizer, 0, 6, num_cycles=2))

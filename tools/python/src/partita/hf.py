@@ -25,6 +25,7 @@ from .recipe import Recipe
 from .session import Session
 from .torch.export import export
 from .torch.optimizers import recipe_keys
+from .torch.transformers_schedules import transformers_schedule
 
 __all__ = ["Trainer"]
 
@@ -264,34 +265,9 @@ def _is_causal(model: Any) -> bool:
 
 def _schedule(args: Any, steps: int) -> dict[str, Any]:
     """`lr_scheduler_type` as the recipe's schedule."""
-    kind, more, warmup = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)), dict(args.lr_scheduler_kwargs or {}), args.get_warmup_steps(steps)
-    lr = args.learning_rate
-
-    def take(key: str, default: Any) -> Any:
-        return more.pop(key, default)
-
-    keys: dict[str, Any]
-    if kind in ("constant", "constant_with_warmup"):
-        keys, warmup = {"kind": "constant"}, warmup if kind == "constant_with_warmup" else 0
-    elif kind == "linear":
-        keys = {"kind": "linear", "total": steps}
-    elif (kind in ("cosine", "cosine_with_min_lr") and take("num_cycles", 0.5) == 0.5) or (kind == "cosine_with_restarts" and take("num_cycles", 1) == 1):
-        rate = take("min_lr_rate", None)
-        keys = {"kind": "cosine", "total": steps, "min_lr": take("min_lr", 0.0) if rate is None else rate * lr}
-    elif kind == "polynomial":
-        keys = {"kind": "polynomial", "total": steps, "min_lr": take("lr_end", 1e-7), "power": take("power", 1.0)}
-    elif kind == "inverse_sqrt":
-        keys = {"kind": "inverse_sqrt", "timescale": take("timescale", None) or warmup or 10000}
-    elif kind == "warmup_stable_decay" and take("decay_type", "cosine") == "linear" and take("warmup_type", "linear") == "linear":
-        keys = {"kind": "wsd", "total": steps, "decay": take("num_decay_steps", 0), "min_lr": take("min_lr_ratio", 0.0) * lr}
-    else:
-        raise PartitaError(
-            f"lr_scheduler_type: {kind} with {args.lr_scheduler_kwargs or {}} has no counterpart; there are constant, constant_with_warmup, linear, "
-            "cosine (num_cycles=0.5), cosine_with_min_lr, cosine_with_restarts (num_cycles=1), polynomial, inverse_sqrt and warmup_stable_decay (decay_type='linear'); or say "
-            "recipe={'schedule': …}", 2)  # fmt: skip
-    if more:
-        raise PartitaError(f"lr_scheduler_kwargs: {', '.join(more)} of {kind} has no counterpart", 2)
-    return {**keys, "warmup": warmup, "warmup_start": 0} if warmup else keys
+    kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    more = dict(args.lr_scheduler_kwargs or {})
+    return transformers_schedule(kind, args.learning_rate, args.get_warmup_steps(steps), steps, more, "lr_scheduler_type", "recipe={'schedule': …}")
 
 
 def _tensors(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from ..errors import PartitaError
+from .transformers_schedules import of_lambda
 
 __all__ = ["recipe_keys"]
 
@@ -199,9 +200,13 @@ def _decay(scheduler: Any, optimizer: dict[str, Any]) -> dict[str, Any]:
         return {"kind": "step", "step_size": 1, "gamma": scheduler.gamma}
     if kind is lr_scheduler.ConstantLR and scheduler.factor == 1:
         return {"kind": "constant"}
+    if kind is lr_scheduler.LambdaLR:
+        schedule = of_lambda(scheduler, lr)
+        if schedule is not None:
+            return schedule
     raise PartitaError(
         f"scheduler: {kind.__qualname__} has no counterpart as it stands; there are CosineAnnealingLR, LinearLR, PolynomialLR, OneCycleLR, StepLR, "
-        "MultiStepLR, ExponentialLR, and a LinearLR warm-up before them (SequentialLR); or say schedule={…} in the keys of train.yaml")
+        "MultiStepLR, ExponentialLR, a LinearLR warm-up before them (SequentialLR), and what transformers' get_…_schedule make; or say schedule={…} in the keys of train.yaml")
 
 
 def _one_cycle(scheduler: lr_scheduler.OneCycleLR) -> dict[str, Any]:
