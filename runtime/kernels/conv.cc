@@ -326,12 +326,9 @@ Kernel make_any(const KernelRequest& r, Kernel (*factory)(const KernelRequest&),
   if (by_taps) return make_conv_by_taps(r, c, direction);
   if (r.dtype() == DType::kBF16 && !empty && is_bf16_slow()) return make_widened(r, factory);
   if (onednn_type(r.dtype()) != dnnl::memory::data_type::undef && !empty) {
-    try {
-      return std::make_unique<OneDnnConvolution>(c, r.dtype(), direction, r.scratch());
-    } catch (const dnnl::error& e) {
-      if (e.status != dnnl_unimplemented) throw;
-      if (r.dtype() != DType::kF32) return make_widened(r, factory);
-    }
+    Kernel kernel = make_library_convolution(r, c, r.dtype(), direction);
+    if (kernel.ok()) return kernel;
+    if (r.dtype() != DType::kF32) return make_widened(r, factory);
   }
   Kernel kernel = r.unsupported();
   with_float_type(r.dtype(), [&]<typename T>(T) {
@@ -356,6 +353,15 @@ Kernel make(const KernelRequest& r, Kernel (*factory)(const KernelRequest&), Dir
 }
 
 }  // namespace
+
+Kernel make_library_convolution(const KernelRequest& r, const Convolution& c, DType dtype, Direction direction) {
+  try {
+    return std::make_unique<OneDnnConvolution>(c, dtype, direction, r.scratch());
+  } catch (const dnnl::error& e) {
+    if (e.status != dnnl_unimplemented) throw;
+    return absl::UnimplementedError(e.what());
+  }
+}
 
 Kernel make_conv(const KernelRequest& r) {
   PARTITA_RETURN_IF_ERROR(r.expect_operands(2, 2, 1));

@@ -340,10 +340,12 @@ class WeightsByPlaces final : public LibraryKernel {
 };
 
 }  // namespace
-// By times on a processor with AVX-512, planes of 2 x 2 to 8 x 8, and on one without, 2 x 2 to 56 x 56. oneDNN leaves
-// out the taps in the padding along rows; it is slow in gradients of weights, with AVX-512 on small planes, in strided
-// gradients of data, and without AVX-512 where a row is no multiple of what its registers hold.
+// By times (tools/bench/convolutions) on a processor with AVX-512, planes of 2 x 2 to 8 x 8, and on one without, 2 x 2
+// to 64 x 64. oneDNN leaves out the taps in the padding along rows; it is slow in gradients of weights, with AVX-512 on
+// small planes, in strided gradients of data, and without AVX-512 where a row is no multiple of what its registers
+// hold.
 bool is_faster_by_taps(const Convolution& c, Direction direction) {
+  constexpr int64_t kSmallPlane = 256;
   const Window& w = c.window;
   if (c.groups != 1 || w.kernel_size() == 1 || std::min(w.channels, c.outputs) < 16) return false;
   const int64_t samples = divide_up(w.batch, ops().columns) * ops().columns;
@@ -351,8 +353,9 @@ bool is_faster_by_taps(const Convolution& c, Direction direction) {
   const bool strided = product(w.stride) > 1, data = direction == Direction::kGradData,
              weight = direction == Direction::kGradWeight;
   if (has_avx512()) return w.out_plane() <= 16 && (weight ? inside < 0.9 : work < (data && strided ? 0.7 : 0.5));
-  if (weight) return std::min(w.channels, c.outputs) >= 32 && (!strided || w.batch >= 4);
-  return w.out_plane() <= 256 && work < (data && strided ? 1.0 : 0.9);
+  if (weight)
+    return std::min(w.channels, c.outputs) >= 32 && (!strided || (w.batch >= 4 && w.out_plane() <= kSmallPlane));
+  return (data ? w.in_plane() : w.out_plane()) <= kSmallPlane && work < (data && strided ? 1.0 : 0.9);
 }
 
 Kernel make_conv_by_taps(const KernelRequest& r, const Convolution& c, Direction direction) {

@@ -16,4 +16,7 @@ struct Convolution {
 // Operands in their order: conv (x, w, y), conv_grad_data (g, w, dx), conv_grad_weight (g, x, dw).
 enum class Direction { kForward, kGradData, kGradWeight };
 
+// By oneDNN, with reorders of what it wants in other layouts; Unimplemented where it has none for these shapes.
+Kernel make_library_convolution(const KernelRequest& r, const Convolution& c, DType dtype, Direction direction);
+
 }  // namespace partita::runtime

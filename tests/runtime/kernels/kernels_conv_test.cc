@@ -204,8 +204,10 @@ TEST(ConvByTaps, WhatIsFaster_DependsOnTheShapeAndTheProcessor) {
   EXPECT_THAT(taken(8, 128, 8, 3, 1), ElementsAre(false, false, narrow));
   EXPECT_THAT(taken(32, 64, 16, 3, 1), ElementsAre(false, false, narrow));
   EXPECT_THAT(taken(32, 64, 16, 3, 2), ElementsAre(false, narrow, narrow));
-  EXPECT_THAT(taken(32, 64, 56, 3, 2), ElementsAre(false, false, narrow));
-  EXPECT_THAT(taken(2, 64, 56, 3, 2), ElementsAre(false, false, false));
+  EXPECT_THAT(taken(32, 64, 56, 3, 1), ElementsAre(false, false, narrow));
+  EXPECT_THAT(taken(32, 64, 56, 3, 2), ElementsAre(false, false, false));
+  EXPECT_THAT(taken(32, 64, 28, 3, 2), ElementsAre(false, false, narrow));
+  EXPECT_THAT(taken(2, 64, 28, 3, 2), ElementsAre(false, false, false));
   EXPECT_THAT(taken(32, 16, 16, 3, 1), ElementsAre(false, false, false));
   EXPECT_THAT(taken(32, 256, 4, 1, 2), ElementsAre(false, false, false));
   EXPECT_THAT(taken(32, 3, 4, 3, 1), ElementsAre(false, false, false));
