@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <map>
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "base/exit_code.h"
 #include "base/status.h"
 #include "runtime/kernel/kernel_scratch.h"
 #include "runtime/kernels/conv_taps.h"
