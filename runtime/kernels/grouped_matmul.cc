@@ -1,10 +1,11 @@
 // grouped_matmul, grouped_matmul_grad: rows are put in order of the matrix that their index names, and each matrix is
-// multiplied with its own rows, a block of rows and columns at a time, by what matmul uses. Products of 16-bit operands
-// are f32 ones of copies, rounded once.
+// multiplied with its own rows, a block of rows and columns at a time, packed or by oneDNN's BLAS entry. Products of
+// 16-bit operands are f32 ones of copies, rounded once.
 #include <omp.h>
 
 #include "runtime/kernels/grouped_sizes.h"
 #include "runtime/kernels/onednn.h"
+#include "runtime/kernels/packed_matmul.h"
 #include "runtime/kernels/table.h"
 #include "runtime/kernels/tile_ops.h"
 
@@ -62,18 +63,21 @@ class RowOrder {
 // What a task does at once, of a matrix's rows and of its columns.
 constexpr int64_t kRows = 256, kColumns = 512;
 
-// c [m, n] = a b (+ c); leading dimensions as BLAS has them, row-major. On the calling thread alone.
-void multiply(bool transpose_a, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, bool transpose_b,
-              const float* b, int64_t ldb, bool accumulate, float* c, int64_t ldc) {
-  onednn_sgemm(transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
+// Whether a task's product is one of packed operands (packed_matmul.h). f64 has nothing else.
+template <typename A>
+bool packs_operands() {
+  return std::is_same_v<A, double> || !has_avx512();
 }
-// b as it is, whatever it says of it.
-void multiply(bool transpose_a, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda, bool /*transpose_b*/,
-              const double* b, int64_t ldb, bool accumulate, double* c, int64_t ldc) {
-  constexpr int64_t kInner = 256;
-  for (int64_t z = 0; z < k; z += kInner)
-    tile_ops<double>().gemm(c, ldc, a + z * (transpose_a ? lda : 1), transpose_a ? 1 : lda, transpose_a ? lda : 1,
-                            b + z * ldb, ldb, m, n, std::min(kInner, k - z), accumulate || z > 0);
+
+// On the calling thread alone; `scratch` is for what is packed.
+template <typename A>
+void multiply(const PackedShape& p, const A* a, const A* b, A* c, std::byte* scratch) {
+  if (packs_operands<A>()) return multiply_packed(p, a, b, c, scratch);
+  if constexpr (std::is_same_v<A, float>) {
+    const bool turned_a = p.a_row == 1 && p.a_column != 1, turned_b = p.b_row == 1 && p.b_column != 1;
+    onednn_sgemm(turned_a, turned_b, p.m, p.n, p.k, a, turned_a ? p.a_column : std::max(p.a_row, p.k), b,
+                 turned_b ? p.b_column : std::max(p.b_row, p.n), p.accumulate, c, p.c_row);
+  }
 }
 
 // Columns [first, first + width) of an operand's rows of `stride` elements, for these rows, as matrix of that width.
@@ -93,7 +97,6 @@ class GroupedProduct {
  public:
   using A = Accumulator<T>;
   static constexpr bool kWidened = !std::is_same_v<T, A>;
-  static constexpr bool kTurns = std::is_same_v<A, double>;  // a transposed matrix, for multiply()
 
   GroupedProduct(const KernelRequest& r, const GroupedSizes& sizes)
       : sizes_(sizes), threads_(r.threads()), order_(sizes), memory_(r.scratch()) {
@@ -103,7 +106,8 @@ class GroupedProduct {
                   columns = std::min(sizes.columns, kColumns);
     left_at_ = take(rows * sizes.inner);  // of a product all of it, of a gradient some columns
     right_at_ = take(rows * columns);
-    matrix_at_ = take(std::max(copies_matrices() ? sizes.inner * columns : 0, kWidened ? inner * columns : 0));
+    matrix_at_ = take(kWidened ? sizes.inner * columns : 0);
+    packed_at_ = layout.take(packs_operands<A>() ? most_packed(rows, inner, columns) : 0);
     thread_bytes_ = layout.bytes();
     memory_->reserve(thread_bytes_ * threads_);
   }
@@ -128,23 +132,27 @@ class GroupedProduct {
       A *left = as<A>(scratch + left_at_), *result = as<A>(scratch + right_at_);
       const int64_t rows = static_cast<int64_t>(t.rows.size()), inner = sizes_.inner, stride = sizes_.columns,
                     width = std::min(kColumns, stride - t.column);
-      const T* matrix = w + t.matrix * sizes_.matrix() + t.column * (sizes_.transposed ? inner : 1);
+      const bool turned = sizes_.transposed;
+      const T* matrix = w + t.matrix * sizes_.matrix() + t.column * (turned ? inner : 1);
       pack_rows(x, sizes_.a, t.rows, inner, 0, inner, left);
-      if (copies_matrices()) {
+      const auto product = [&](const A* right, int64_t row) {
+        multiply({.m = rows,
+                  .n = width,
+                  .k = inner,
+                  .a_row = inner,
+                  .a_column = 1,
+                  .b_row = turned ? 1 : row,
+                  .b_column = turned ? row : 1,
+                  .c_row = width},
+                 left, right, result, scratch + packed_at_);
+      };
+      if constexpr (kWidened) {
         A* copy = as<A>(scratch + matrix_at_);
-        if (!kTurns && sizes_.transposed) {
-          std::copy_n(matrix, width * inner, copy);
-        } else {
-          for (int64_t k = 0; k < inner; ++k) {
-            for (int64_t n = 0; n < width; ++n)
-              copy[k * width + n] = matrix[sizes_.transposed ? n * inner + k : k * stride + n];
-          }
-        }
-        const bool turned = sizes_.transposed && !kTurns;
-        multiply(false, rows, width, inner, left, inner, turned, copy, turned ? inner : width, false, result, width);
-      } else if constexpr (!kWidened) {
-        multiply(false, rows, width, inner, left, inner, sizes_.transposed, matrix, sizes_.transposed ? inner : stride,
-                 false, result, width);
+        const int64_t lines = turned ? width : inner, line = turned ? inner : width;
+        for (int64_t i = 0; i < lines; ++i) std::copy_n(matrix + i * (turned ? inner : stride), line, copy + i * line);
+        product(copy, line);
+      } else {
+        product(matrix, turned ? inner : stride);
       }
       for (int64_t k = 0; k < rows; ++k)
         std::copy_n(result + k * width, width, y + t.rows[static_cast<size_t>(k)] * stride + t.column);
@@ -173,8 +181,16 @@ class GroupedProduct {
         const auto rows = t.rows.subspan(at, std::min<size_t>(kRows, t.rows.size() - at));
         pack_rows(a, sizes_.a, rows, sizes_.inner, t.row, height, left);
         pack_rows(b, sizes_.b, rows, stride, t.column, width, right);
-        multiply(true, height, width, static_cast<int64_t>(rows.size()), left, height, false, right, width, at > 0, sum,
-                 sum_stride);
+        multiply({.m = height,
+                  .n = width,
+                  .k = static_cast<int64_t>(rows.size()),
+                  .a_row = 1,
+                  .a_column = height,
+                  .b_row = width,
+                  .b_column = 1,
+                  .c_row = sum_stride,
+                  .accumulate = at > 0},
+                 left, right, sum, scratch + packed_at_);
       }
       for (int64_t k = 0; k < height; ++k) {
         if (t.rows.empty()) {
@@ -194,8 +210,18 @@ class GroupedProduct {
     int64_t row, column;
   };
 
-  // Whether a product's matrices go through copies.
-  bool copies_matrices() const { return kWidened || (kTurns && sizes_.transposed); }
+  // Bytes that any task packs at most: of a product as many rows as there are or fewer, of a gradient any sizes' ends.
+  int64_t most_packed(int64_t rows, int64_t inner, int64_t columns) const {
+    int64_t most = 0;
+    const auto count = [&](int64_t m, int64_t n, int64_t k) {
+      if (std::min({m, n, k}) > 0) most = std::max(most, packed_scratch<A>({.m = m, .n = n, .k = k}));
+    };
+    for (int64_t n : {columns, sizes_.columns % kColumns}) {
+      for (int64_t m = 1; m <= rows; ++m) count(m, n, sizes_.inner);
+      for (int64_t m : {inner, sizes_.inner % kColumns}) count(m, n, rows);
+    }
+    return most;
+  }
 
   // f(task, this thread's scratch memory)
   template <typename F>
@@ -215,7 +241,7 @@ class GroupedProduct {
   int threads_;
   RowOrder order_;
   std::shared_ptr<KernelScratch> memory_;
-  int64_t left_at_ = 0, right_at_ = 0, matrix_at_ = 0, thread_bytes_ = 0;
+  int64_t left_at_ = 0, right_at_ = 0, matrix_at_ = 0, packed_at_ = 0, thread_bytes_ = 0;
   std::vector<Task> tasks_;
 };
 

@@ -18,16 +18,16 @@ namespace {
 template <typename T>
 class PackedMatmul {
  public:
-  PackedMatmul(const MatmulPlan& plan, int threads)
-      : p_(plan),
-        threads_(plan.m * plan.n * plan.k < kWorthThreads ? 1 : threads),
-        few_rows_(plan.m <= kFewRows && plan.m < plan.n),
-        inner_(plan.k, divide_up(plan.k, kInner), 1),
-        rows_(plan.m, few_rows_ ? 1 : row_tiles(), ops_.rows),
-        columns_(plan.n, few_rows_ ? column_tiles() : divide_up(plan.n * std::min(plan.k, kParts * kInner), kChunk),
+  PackedMatmul(const PackedShape& p, int threads)
+      : p_(p),
+        threads_(p.m * p.n * p.k < kWorthThreads ? 1 : threads),
+        few_rows_(p.m <= kFewRows && p.m < p.n),
+        inner_(p.k, divide_up(p.k, kInner), 1),
+        rows_(p.m, few_rows_ ? 1 : row_tiles(), ops_.rows),
+        columns_(p.n, few_rows_ ? column_tiles() : divide_up(p.n * std::min(p.k, kParts * kInner), kChunk),
                  ops_.columns),
         strip_(divide_up(columns_.tile / ops_.columns, strips())) {
-    const int64_t inner = std::min(plan.k, kParts * inner_.tile);
+    const int64_t inner = std::min(p.k, kParts * inner_.tile);
     ScratchLayout layout;
     const auto room = [&](int64_t count) { return layout.take(count * static_cast<int64_t>(sizeof(T))); };
     room((few_rows_ ? rows_.tile : columns_.tile) * inner);
@@ -124,8 +124,8 @@ class PackedMatmul {
       for (int64_t z = from; z < to; ++z) {
         pack_rows(team.own, a, row, rows, z);
         for (int64_t panel = begin; panel < std::min(panels, begin + strip_); ++panel) {
-          multiply(c + row * p_.n + first + panel * ops_.columns, rows, width_of(panel), team.own, packed_at(z, panel),
-                   z);
+          multiply(c + row * p_.c_row + first + panel * ops_.columns, rows, width_of(panel), team.own,
+                   packed_at(z, panel), z);
         }
       }
     });
@@ -152,13 +152,13 @@ class PackedMatmul {
   }
 
   void pack_rows(T* to, const T* a, int64_t row, int64_t rows, int64_t z) const {
-    ops_.pack_rows(to, ops_.rows, a + row * p_.a_row() + inner_.begin(z) * p_.a_column(), p_.a_row(), p_.a_column(),
-                   rows, inner_.extent(z));
+    ops_.pack_rows(to, ops_.rows, a + row * p_.a_row + inner_.begin(z) * p_.a_column, p_.a_row, p_.a_column, rows,
+                   inner_.extent(z));
   }
   // Of one panel.
   void pack_columns(T* to, const T* b, int64_t column, int64_t columns, int64_t z) const {
-    ops_.pack_columns(to, ops_.columns, b + inner_.begin(z) * p_.b_row() + column * p_.b_column(), p_.b_column(),
-                      p_.b_row(), columns, inner_.extent(z));
+    ops_.pack_columns(to, ops_.columns, b + inner_.begin(z) * p_.b_row + column * p_.b_column, p_.b_column, p_.b_row,
+                      columns, inner_.extent(z));
   }
 
   // Packed rows by a panel of columns.
@@ -167,21 +167,22 @@ class PackedMatmul {
     const int64_t k = inner_.extent(z);
     const bool accumulate = z > 0 || p_.accumulate;
     const PanelRun whole{0, 0, k};
-    for (int64_t i = 0; i < rows; i += ops_.rows, c += ops_.rows * p_.n, a += ops_.rows * k) {
+    for (int64_t i = 0; i < rows; i += ops_.rows, c += ops_.rows * p_.c_row, a += ops_.rows * k) {
       if (rows - i >= ops_.rows && columns == ops_.columns) {
-        ops_.panels(c, p_.n, a, b, &whole, 1, accumulate);
+        ops_.panels(c, p_.c_row, a, b, &whole, 1, accumulate);
         continue;
       }
       T block[kMost] = {};
       const int64_t count = std::min(ops_.rows, rows - i);
-      for (int64_t r = 0; accumulate && r < count; ++r) std::copy_n(c + r * p_.n, columns, block + r * ops_.columns);
+      for (int64_t r = 0; accumulate && r < count; ++r)
+        std::copy_n(c + r * p_.c_row, columns, block + r * ops_.columns);
       ops_.panels(block, ops_.columns, a, b, &whole, 1, accumulate);
-      for (int64_t r = 0; r < count; ++r) std::copy_n(block + r * ops_.columns, columns, c + r * p_.n);
+      for (int64_t r = 0; r < count; ++r) std::copy_n(block + r * ops_.columns, columns, c + r * p_.c_row);
     }
   }
 
   const TileOps<T>& ops_ = tile_ops<T>();
-  const MatmulPlan p_;
+  const PackedShape p_;
   const int threads_;
   const bool few_rows_;
   const Tiling inner_, rows_, columns_;
@@ -190,6 +191,19 @@ class PackedMatmul {
 };
 
 }  // namespace
+
+template <typename T>
+void multiply_packed(const PackedShape& p, const T* a, const T* b, T* c, std::byte* scratch) {
+  PackedMatmul<T>(p, 1).run(a, b, c, scratch);
+}
+template <typename T>
+int64_t packed_scratch(const PackedShape& p) {
+  return PackedMatmul<T>(p, 1).scratch();
+}
+template void multiply_packed(const PackedShape&, const float*, const float*, float*, std::byte*);
+template void multiply_packed(const PackedShape&, const double*, const double*, double*, std::byte*);
+template int64_t packed_scratch<float>(const PackedShape&);
+template int64_t packed_scratch<double>(const PackedShape&);
 
 // By times on a processor of two threads without AVX-512: smaller operands are read once or twice, which copying them
 // costs as well. What is to be reproducible would have one thread there.
@@ -205,7 +219,16 @@ Kernel make_packed_matmul(const KernelRequest& r, const MatmulPlan& plan) {
     // Many products are divided among the threads as they are.
     const bool whole =
         plan.batches() > 1 && plan.batches() >= r.threads() && worth_threads(plan.batches() * plan.m * plan.n * plan.k);
-    const PackedMatmul<T> product(plan, whole ? 1 : r.threads());
+    const PackedShape shape{.m = plan.m,
+                            .n = plan.n,
+                            .k = plan.k,
+                            .a_row = plan.a_row(),
+                            .a_column = plan.a_column(),
+                            .b_row = plan.b_row(),
+                            .b_column = plan.b_column(),
+                            .c_row = plan.n,
+                            .accumulate = plan.accumulate};
+    const PackedMatmul<T> product(shape, whole ? 1 : r.threads());
     const int threads = whole ? r.threads() : 1;
     r.scratch()->reserve(threads * product.scratch());
     return make_kernel([plan, product, threads, memory = r.scratch()](std::span<std::byte* const> b) {
