@@ -226,10 +226,8 @@ class GroupedProduct {
   // f(task, this thread's scratch memory)
   template <typename F>
   void for_tasks(F f) {
-    constexpr double kWorthThreads = 1 << 20;  // multiplications; as in matmul
-    const double work = static_cast<double>(sizes_.indices) * static_cast<double>(sizes_.matrix());
-    const int64_t count = static_cast<int64_t>(tasks_.size());
-    const int threads = omp_get_max_threads(), team = work < kWorthThreads ? 1 : threads_;
+    const int64_t work = sizes_.indices * sizes_.matrix(), count = static_cast<int64_t>(tasks_.size());
+    const int threads = omp_get_max_threads(), team = work < kWorthThreads ? 1 : std::min(threads_, threads);
     omp_set_num_threads(1);  // in the products: else those of a team of one would start teams of their own
 #pragma omp parallel for schedule(dynamic) num_threads(team)
     for (int64_t i = 0; i < count; ++i)
