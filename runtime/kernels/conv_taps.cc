@@ -68,12 +68,23 @@ void join(std::vector<PanelRun>& runs, const PanelRun& run) {
     runs.push_back(run);
 }
 
-// Of `tasks`, in their order, a thread has as many as another.
-template <typename Task>
-void for_each_of_mine(int64_t tasks, const Task& task) {
-  const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-  for (int64_t i = tasks * thread / threads; i < tasks * (thread + 1) / threads; ++i) task(i);
-}
+// Of blocks, all of one size but for the last one.
+class BlockRuns {
+ public:
+  using Runs = std::vector<std::vector<PanelRun>>;
+
+  // make(size of a block)
+  template <typename Make>
+  BlockRuns(const Tiling& blocks, const Make& make) : size_(blocks.extent(0)), whole_(make(size_)) {
+    const int64_t last = blocks.extent(blocks.count() - 1);
+    if (last != size_) last_ = make(last);
+  }
+  const Runs& of(int64_t size) const { return size == size_ ? whole_ : last_; }
+
+ private:
+  int64_t size_;
+  Runs whole_, last_;
+};
 
 // y and dx: A is the weights of as many channels of the result as a block has rows, a panel of B some samples at one
 // place. A is copied, not turned, which takes longer than it saves: weights are large where planes are small.
@@ -94,16 +105,15 @@ class ByPlaces final : public LibraryKernel {
                          std::max<int64_t>(1, kTile / (taps_ * from_.channels * ops().rows))),
                ops().rows),
         chunks_(to_.plane, divide_up(to_.plane, kChunk), 1),
-        pieces_(from_.plane, divide_up(from_.plane, kPiece), 1) {
-    for (int64_t block : {int64_t{0}, blocks_.count() - 1}) {
-      const int64_t channels = blocks_.extent(block);
-      auto& runs = block == 0 ? runs_ : last_runs_;
-      runs.assign(static_cast<size_t>(to_.plane), {});
-      for_pairs(c.window, [&](int64_t tap, int64_t out, int64_t in) {
-        runs[static_cast<size_t>(forward_ ? out : in)].push_back(
-            {tap, (forward_ ? in : out) * channels * ops().columns, channels});
-      });
-    }
+        pieces_(from_.plane, divide_up(from_.plane, kPiece), 1),
+        runs_(blocks_, [&](int64_t channels) {
+          BlockRuns::Runs runs(static_cast<size_t>(to_.plane));
+          for_pairs(c.window, [&](int64_t tap, int64_t out, int64_t in) {
+            runs[static_cast<size_t>(forward_ ? out : in)].push_back(
+                {tap, (forward_ ? in : out) * channels * ops().columns, channels});
+          });
+          return runs;
+        }) {
     ScratchLayout layout;
     const auto room = [&](int64_t floats) { return layout.take(floats * static_cast<int64_t>(sizeof(float))); };
     room(panels() * ops().columns * from_.channels * from_.plane);
@@ -126,13 +136,14 @@ class ByPlaces final : public LibraryKernel {
       float *tile_weights = as<float>(own), *sums = as<float>(own + sums_at_);
       const int64_t places = panels() * chunks_.count();
       int64_t packed_tile = -1;
-      for_each_of_mine(tiles_.count() * places, [&](int64_t task) {
+#pragma omp for schedule(static)
+      for (int64_t task = 0; task < tiles_.count() * places; ++task) {
         const int64_t tile = task / places, panel = task % places / chunks_.count(), chunk = task % chunks_.count();
         if (tile != packed_tile) pack_weights(weights, tile, tile_weights);
         packed_tile = tile;
         add_up(tile, chunk, tile_weights, packed + panel * ops().columns * from_.channels * from_.plane, sums);
         write(tile, panel, chunk, sums, to);
-      });
+      }
     }
   }
 
@@ -201,7 +212,7 @@ class ByPlaces final : public LibraryKernel {
     const int64_t rows = divide_up(tiles_.extent(tile), ops().rows), places = chunks_.extent(chunk);
     for (int64_t block = 0; block < blocks_.count(); ++block) {
       const int64_t begin = blocks_.begin(block), extent = blocks_.extent(block);
-      const auto& all = extent == blocks_.tile ? runs_ : last_runs_;
+      const BlockRuns::Runs& all = runs_.of(extent);
       for (int64_t place = 0; place < places; ++place) {
         const std::vector<PanelRun>& runs = all[static_cast<size_t>(chunks_.begin(chunk) + place)];
         for (int64_t row = 0; row < rows; ++row)
@@ -228,7 +239,7 @@ class ByPlaces final : public LibraryKernel {
   int64_t batch_, taps_;
   Side from_, to_;
   Tiling blocks_, tiles_, chunks_, pieces_;
-  std::vector<std::vector<PanelRun>> runs_, last_runs_;  // of each place of the result, in a block of channels
+  BlockRuns runs_;  // of each place of the result, in a block of channels
   int64_t own_at_ = 0, sums_at_ = 0, own_bytes_ = 0;
 };
 
@@ -244,16 +255,15 @@ class WeightsByPlaces final : public LibraryKernel {
         out_{c.outputs, c.window.out_plane(), ops().rows},
         blocks_(c.window.batch, divide_up(c.window.batch, samples(c.window)), 1),
         chunks_(out_.plane, divide_up(out_.plane * blocks_.tile, kInner), 1),
-        tiles_(out_.channels, divide_up(out_.channels, kTile), ops().rows) {
-    for (int64_t block : {int64_t{0}, blocks_.count() - 1}) {
-      const int64_t samples = blocks_.extent(block);
-      auto& runs = block == 0 ? runs_ : last_runs_;
-      runs.assign(static_cast<size_t>(chunks_.count() * taps_), {});
-      for_pairs(c.window, [&](int64_t tap, int64_t out, int64_t in) {
-        join(runs[static_cast<size_t>(out / chunks_.tile * taps_ + tap)],
-             {out * samples * ops().rows, in * samples * ops().columns, samples});
-      });
-    }
+        tiles_(out_.channels, divide_up(out_.channels, kTile), ops().rows),
+        runs_(blocks_, [&](int64_t samples) {
+          BlockRuns::Runs runs(static_cast<size_t>(chunks_.count() * taps_));
+          for_pairs(c.window, [&](int64_t tap, int64_t out, int64_t in) {
+            join(runs[static_cast<size_t>(out / chunks_.tile * taps_ + tap)],
+                 {out * samples * ops().rows, in * samples * ops().columns, samples});
+          });
+          return runs;
+        }) {
     ScratchLayout layout;
     const auto room = [&](int64_t floats) { return layout.take(floats * static_cast<int64_t>(sizeof(float))); };
     room(out_.size() * c.window.batch);
@@ -276,14 +286,15 @@ class WeightsByPlaces final : public LibraryKernel {
         pack(in_, ops().pack_columns, as<float>(b[1]), n, in);
       }
       float* sums = as<float>(scratch_->data() + own_at_ + omp_get_thread_num() * own_bytes_);
-      for_each_of_mine(in_.panels() * tiles_.count(), [&](int64_t task) {
+#pragma omp for schedule(static)
+      for (int64_t task = 0; task < in_.panels() * tiles_.count(); ++task) {
         const int64_t panel = task / tiles_.count(), tile = task % tiles_.count();
         add_up(panel, tile, out, in, sums);
         const int64_t first = panel * ops().columns, columns = std::min(ops().columns, in_.channels - first);
         for (int64_t o = 0; o < tiles_.extent(tile); ++o)
           transpose(dw + ((tiles_.begin(tile) + o) * in_.channels + first) * taps_, taps_,
                     sums + o * taps_ * ops().columns, ops().columns, taps_, columns);
-      });
+      }
     }
   }
 
@@ -316,7 +327,7 @@ class WeightsByPlaces final : public LibraryKernel {
     const int64_t rows = divide_up(tiles_.extent(tile), ops().rows), first = tiles_.begin(tile) / ops().rows;
     for (int64_t block = 0; block < blocks_.count(); ++block) {
       const int64_t begin = blocks_.begin(block), samples = blocks_.extent(block);
-      const auto& all = samples == blocks_.tile ? runs_ : last_runs_;
+      const BlockRuns::Runs& all = runs_.of(samples);
       const float* b = in + begin * in_.size() + panel * in_.plane * samples * in_.line;
       for (int64_t chunk = 0; chunk < chunks_.count(); ++chunk) {
         for (int64_t row = 0; row < rows; ++row) {
@@ -335,11 +346,12 @@ class WeightsByPlaces final : public LibraryKernel {
   int64_t taps_;
   Side in_, out_;
   Tiling blocks_, chunks_, tiles_;
-  std::vector<std::vector<PanelRun>> runs_, last_runs_;  // of each chunk and tap, in a block of samples
+  BlockRuns runs_;  // of each chunk and tap, in a block of samples
   int64_t in_at_ = 0, own_at_ = 0, own_bytes_ = 0;
 };
 
 }  // namespace
+
 // By times (tools/bench/convolutions) on a processor with AVX-512, planes of 2 x 2 to 8 x 8, and on one without, 2 x 2
 // to 64 x 64. oneDNN leaves out the taps in the padding along rows; it is slow in gradients of weights, with AVX-512 on
 // small planes, in strided gradients of data, and without AVX-512 where a row is no multiple of what its registers

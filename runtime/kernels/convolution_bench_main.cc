@@ -16,29 +16,31 @@
 namespace partita::runtime {
 namespace {
 
+constexpr int64_t kKernel = 3;
+
 struct Layer {
-  int64_t inputs, plane, outputs, kernel, stride;
+  int64_t inputs, plane, outputs, stride;
   int count;  // in the network
 };
 
 const std::map<std::string, std::vector<Layer>> kNetworks = {
     {"resnet18",
-     {{64, 16, 64, 3, 1, 4},
-      {64, 16, 128, 3, 2, 1},
-      {128, 8, 128, 3, 1, 3},
-      {128, 8, 256, 3, 2, 1},
-      {256, 4, 256, 3, 1, 3},
-      {256, 4, 512, 3, 2, 1},
-      {512, 2, 512, 3, 1, 3}}},
+     {{64, 16, 64, 1, 4},
+      {64, 16, 128, 2, 1},
+      {128, 8, 128, 1, 3},
+      {128, 8, 256, 2, 1},
+      {256, 4, 256, 1, 3},
+      {256, 4, 512, 2, 1},
+      {512, 2, 512, 1, 3}}},
     {"resnet50",
-     {{64, 56, 64, 3, 1, 3},
-      {128, 56, 128, 3, 2, 1},
-      {128, 28, 128, 3, 1, 3},
-      {256, 28, 256, 3, 2, 1},
-      {256, 14, 256, 3, 1, 5},
-      {512, 14, 512, 3, 2, 1},
-      {512, 7, 512, 3, 1, 2}}},
-    {"unet", {{32, 64, 32, 3, 1, 2}, {32, 32, 64, 3, 1, 1}, {64, 32, 64, 3, 1, 2}, {128, 16, 128, 3, 1, 2}}}};
+     {{64, 56, 64, 1, 3},
+      {128, 56, 128, 2, 1},
+      {128, 28, 128, 1, 3},
+      {256, 28, 256, 2, 1},
+      {256, 14, 256, 1, 5},
+      {512, 14, 512, 2, 1},
+      {512, 7, 512, 1, 2}}},
+    {"unet", {{32, 64, 32, 1, 2}, {32, 32, 64, 1, 1}, {64, 32, 64, 1, 2}, {128, 16, 128, 1, 2}}}};
 
 Convolution convolution(const Layer& l, int64_t batch) {
   Convolution c;
@@ -47,10 +49,10 @@ Convolution convolution(const Layer& l, int64_t batch) {
   c.window.channels = l.inputs;
   for (size_t d : {1, 2}) {
     c.window.in[d] = l.plane;
-    c.window.kernel[d] = l.kernel;
+    c.window.kernel[d] = kKernel;
     c.window.stride[d] = l.stride;
-    c.window.low[d] = c.window.high[d] = l.kernel / 2;
-    c.window.out[d] = (l.plane + l.kernel / 2 * 2 - l.kernel) / l.stride + 1;
+    c.window.low[d] = c.window.high[d] = kKernel / 2;
+    c.window.out[d] = (l.plane + kKernel / 2 * 2 - kKernel) / l.stride + 1;
   }
   return c;
 }

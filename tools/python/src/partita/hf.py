@@ -266,7 +266,7 @@ def _is_causal(model: Any) -> bool:
 def _schedule(args: Any, steps: int) -> dict[str, Any]:
     """`lr_scheduler_type` as the recipe's schedule."""
     kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
-    more = dict(args.lr_scheduler_kwargs or {})
+    more = args.lr_scheduler_kwargs or {}
     return transformers_schedule(kind, args.learning_rate, args.get_warmup_steps(steps), steps, more, "lr_scheduler_type", "recipe={'schedule': …}")
 
 

@@ -28,10 +28,7 @@ def transformers_schedule(kind: str, lr: float, warmup: int, steps: int, argumen
     """The key schedule. `arguments`: beside warm-up and steps; messages: `said_as` names what was given, `instead` says what else can be."""
     more = dict(arguments)
     start = 0.0  # of a warm-up, as a part of lr
-
-    def take(key: str, default: Any) -> Any:
-        return more.pop(key, default)
-
+    take = more.pop
     keys: dict[str, Any]
     if kind in ("constant", "constant_with_warmup"):
         keys, warmup = {"kind": "constant"}, warmup if kind == "constant_with_warmup" else 0
@@ -45,14 +42,14 @@ def transformers_schedule(kind: str, lr: float, warmup: int, steps: int, argumen
     elif kind == "inverse_sqrt":
         keys = {"kind": "inverse_sqrt", "timescale": take("timescale", None) or warmup or 10000}
     elif kind == "warmup_stable_decay" and take("decay_type", "cosine") == "linear" and take("warmup_type", "linear") == "linear":
-        more.pop("num_cycles", None)  # of a cosine
+        take("num_cycles", None)  # of a cosine
         start = take("min_lr_ratio", 0.0)
         keys = {"kind": "wsd", "total": steps, "decay": take("num_decay_steps", 0), "min_lr": start * lr}
     else:
         raise PartitaError(
             f"{said_as}: {kind} with {arguments} has no counterpart; there are constant, constant_with_warmup, linear, "
-            "cosine (num_cycles=0.5), cosine_with_min_lr, cosine_with_restarts (num_cycles=1), polynomial, inverse_sqrt and warmup_stable_decay (decay_type='linear'); or say "
-            f"{instead}", 2)  # fmt: skip
+            "cosine (num_cycles=0.5), cosine_with_min_lr, cosine_with_restarts (num_cycles=1), polynomial, inverse_sqrt and warmup_stable_decay (decay_type='linear'); "
+            f"or say {instead}", 2)  # fmt: skip
     if more:
         raise PartitaError(f"{said_as}: {', '.join(more)} of {kind} has no counterpart", 2)
     return {**keys, "warmup": warmup, "warmup_start": start} if warmup else keys
