@@ -352,21 +352,24 @@ class WeightsByPlaces final : public LibraryKernel {
 
 }  // namespace
 
-// By times (tools/bench/convolutions) on a processor with AVX-512, planes of 2 x 2 to 8 x 8, and on one without, 2 x 2
-// to 64 x 64. oneDNN leaves out the taps in the padding along rows; it is slow in gradients of weights, with AVX-512 on
-// small planes, in strided gradients of data, and without AVX-512 where a row is no multiple of what its registers
-// hold.
+// By times (tools/bench/convolutions) on two processors with AVX-512 and one without. oneDNN leaves out the taps in the
+// padding along rows; it is slow in gradients of weights, with AVX-512 on small planes, in strided gradients of data,
+// and without AVX-512 where a row is no multiple of what its registers hold. Gradients of few weights are too few tiles
+// for all threads.
 bool is_faster_by_taps(const Convolution& c, Direction direction) {
   constexpr int64_t kSmallPlane = 256;
   const Window& w = c.window;
-  if (c.groups != 1 || w.kernel_size() == 1 || std::min(w.channels, c.outputs) < 16) return false;
+  const int64_t fewest = std::min(w.channels, c.outputs);
+  if (c.groups != 1 || w.kernel_size() == 1 || fewest < 16) return false;
+  const bool strided = product(w.stride) > 1, data = direction == Direction::kGradData;
+  if (direction == Direction::kGradWeight) {
+    if (has_avx512())
+      return fewest >= 64 && w.out_plane() <= (strided || fewest < 128 ? kSmallPlane / 4 : kSmallPlane);
+    return fewest >= 32 && (!strided || (w.batch >= 4 && w.out_plane() <= kSmallPlane));
+  }
   const int64_t samples = divide_up(w.batch, ops().columns) * ops().columns;
-  const double inside = share_inside(w), work = inside * static_cast<double>(samples) / static_cast<double>(w.batch);
-  const bool strided = product(w.stride) > 1, data = direction == Direction::kGradData,
-             weight = direction == Direction::kGradWeight;
-  if (has_avx512()) return w.out_plane() <= 16 && (weight ? inside < 0.9 : work < (data && strided ? 0.7 : 0.5));
-  if (weight)
-    return std::min(w.channels, c.outputs) >= 32 && (!strided || (w.batch >= 4 && w.out_plane() <= kSmallPlane));
+  const double work = share_inside(w) * static_cast<double>(samples) / static_cast<double>(w.batch);
+  if (has_avx512()) return w.out_plane() <= 16 && work < (data && strided ? 0.7 : 0.5);
   return (data ? w.in_plane() : w.out_plane()) <= kSmallPlane && work < (data && strided ? 1.0 : 0.9);
 }
 

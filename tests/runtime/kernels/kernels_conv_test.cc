@@ -200,10 +200,13 @@ TEST(ConvByTaps, WhatIsFaster_DependsOnTheShapeAndTheProcessor) {
   EXPECT_THAT(taken(8, 512, 2, 3, 1), ElementsAre(narrow, narrow, true));  // a part of a panel of samples
   EXPECT_THAT(taken(32, 256, 4, 3, 2), ElementsAre(narrow, true, true));
   EXPECT_THAT(taken(32, 256, 4, 3, 1), ElementsAre(narrow, narrow, true));
-  EXPECT_THAT(taken(32, 128, 8, 3, 1), ElementsAre(narrow, narrow, narrow));
-  EXPECT_THAT(taken(8, 128, 8, 3, 1), ElementsAre(false, false, narrow));
+  EXPECT_THAT(taken(32, 128, 8, 3, 1), ElementsAre(narrow, narrow, true));
+  EXPECT_THAT(taken(8, 128, 8, 3, 1), ElementsAre(false, false, true));
   EXPECT_THAT(taken(32, 64, 16, 3, 1), ElementsAre(false, false, narrow));
-  EXPECT_THAT(taken(32, 64, 16, 3, 2), ElementsAre(false, narrow, narrow));
+  EXPECT_THAT(taken(32, 64, 16, 3, 2), ElementsAre(false, narrow, true));
+  EXPECT_THAT(taken(32, 256, 16, 3, 1), ElementsAre(false, false, true));
+  EXPECT_THAT(taken(32, 128, 28, 3, 2), ElementsAre(false, false, narrow));
+  EXPECT_THAT(taken(32, 32, 4, 3, 1), ElementsAre(narrow, narrow, narrow));
   EXPECT_THAT(taken(32, 64, 56, 3, 1), ElementsAre(false, false, narrow));
   EXPECT_THAT(taken(32, 64, 56, 3, 2), ElementsAre(false, false, false));
   EXPECT_THAT(taken(32, 64, 28, 3, 2), ElementsAre(false, false, narrow));
