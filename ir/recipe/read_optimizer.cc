@@ -144,12 +144,34 @@ absl::Status parse_milestones(const YamlNode& node, const std::string& path, Sch
   return absl::OkStatus();
 }
 
+// [[step, share], …] from step 0 on.
+absl::Status parse_points(const YamlNode& node, const std::string& path, ScheduleRecipe& out) {
+  constexpr size_t kMost = 1 << 16;  // half of what a file may hold
+  if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
+  if (node.kind != YamlNode::Kind::kSequence || node.items.empty() || node.items.size() > kMost)
+    return unexpected(node, path, cat("1 to ", kMost, " pairs [step, share of the rate]"));
+  for (size_t k = 0; k < node.items.size(); ++k) {
+    const YamlNode& item = *node.items[k];
+    const std::string at = cat(path, "[", k, "]");
+    if (item.kind != YamlNode::Kind::kSequence || item.items.size() != 2)
+      return unexpected(item, at, "a pair [step, share of the rate]");
+    ScheduleRecipe::Point point;
+    PARTITA_ASSIGN_OR_RETURN(point.step, read_integer(*item.items[0], at, 0, kLargestCount));
+    PARTITA_ASSIGN_OR_RETURN(point.share, read_number(*item.items[1], at, kNonNegative));
+    if (k == 0 && point.step != 0) return unexpected(item, at, "step 0 first");
+    if (k > 0 && point.step <= out.points.back().step)
+      return unexpected(item, at, cat("a step after ", out.points.back().step));
+    out.points.push_back(point);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status check_schedule_keys(const YamlNode& node, const std::string& path, ScheduleKind kind) {
   auto check = [&](KeyList allowed) {
     return check_applicable(
         node, path, enum_name(kind),
         {"warmup", "warmup_start", "total", "min_lr", "decay", "power", "pct_start", "anneal_strategy", "div_factor",
-         "final_div_factor", "three_phase", "timescale", "step_size", "milestones", "gamma"},
+         "final_div_factor", "three_phase", "timescale", "step_size", "milestones", "gamma", "points"},
         allowed);
   };
   switch (kind) {
@@ -167,6 +189,8 @@ absl::Status check_schedule_keys(const YamlNode& node, const std::string& path, 
       return check({"warmup", "warmup_start", "timescale"});
     case ScheduleKind::kStep:
       return check({"warmup", "warmup_start", "step_size", "milestones", "gamma"});
+    case ScheduleKind::kPiecewise:
+      return check({"points"});
   }
   return absl::OkStatus();
 }
@@ -200,19 +224,22 @@ absl::Status parse_schedule(const YamlNode& node, const std::string& path, Sched
       {"step_size", integer(&S::step_size, 1)},
       {"milestones", parse_milestones},
       {"gamma", number(&S::gamma, kNonNegative)},
+      {"points", parse_points},
   };
   PARTITA_RETURN_IF_ERROR(parse_fields(node, path, kFields, out));
   PARTITA_RETURN_IF_ERROR(check_schedule_keys(node, path, out.kind));
   const bool wsd = out.kind == ScheduleKind::kWsd, one_cycle = out.kind == ScheduleKind::kOneCycle;
-  const bool step = out.kind == ScheduleKind::kStep;
+  const bool step = out.kind == ScheduleKind::kStep, piecewise = out.kind == ScheduleKind::kPiecewise;
   auto missing = [&](std::string_view key) {
     return yaml_error(node.line, node.column, cat(path, ": kind ", enum_name(out.kind), " needs ", key));
   };
-  const bool endless = out.kind == ScheduleKind::kConstant || out.kind == ScheduleKind::kInverseSqrt || step;
+  const bool endless =
+      out.kind == ScheduleKind::kConstant || out.kind == ScheduleKind::kInverseSqrt || step || piecewise;
   if (!endless && find_entry(node, "total") == nullptr) return missing("'total' (steps)");
   if (wsd && find_entry(node, "decay") == nullptr) return missing("'decay' (steps)");
   if (step && out.step_size.has_value() != out.milestones.empty())
     return missing("exactly one of 'step_size' and 'milestones' (steps)");
+  if (piecewise && out.points.empty()) return missing("'points' ([step, share of the rate])");
   if (step && !out.milestones.empty() && out.milestones.front() < out.warmup)
     return yaml_error(node.line, node.column, cat(path, ".milestones: expected steps after warmup ", out.warmup));
   if (out.warmup_start && out.warmup == 0) return missing("'warmup' (steps) with 'warmup_start'");

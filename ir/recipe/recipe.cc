@@ -123,6 +123,14 @@ int64_t falls(const ScheduleRecipe& schedule, int64_t step) {
   return std::count_if(schedule.milestones.begin(), schedule.milestones.end(), [&](int64_t m) { return m <= step; });
 }
 
+double piecewise(const std::vector<ScheduleRecipe::Point>& points, int64_t step) {
+  const auto next = std::ranges::upper_bound(points, step, {}, &ScheduleRecipe::Point::step);
+  if (next == points.end()) return points.back().share;
+  const ScheduleRecipe::Point& last = *std::prev(next);
+  const double slope = (next->share - last.share) / static_cast<double>(next->step - last.step);
+  return last.share + slope * static_cast<double>(step - last.step);
+}
+
 }  // namespace
 
 double learning_rate(const ScheduleRecipe& schedule, double lr, int64_t step) {
@@ -133,6 +141,7 @@ double learning_rate(const ScheduleRecipe& schedule, double lr, int64_t step) {
   }
   if (schedule.kind == ScheduleKind::kConstant) return lr;
   if (schedule.kind == ScheduleKind::kOneCycle) return one_cycle(schedule, lr, t);
+  if (schedule.kind == ScheduleKind::kPiecewise) return lr * piecewise(schedule.points, step);
   if (schedule.kind == ScheduleKind::kStep) return lr * std::pow(schedule.gamma, falls(schedule, step));
   if (schedule.kind == ScheduleKind::kInverseSqrt) {
     const double timescale = inverse_sqrt_timescale(schedule);

@@ -57,10 +57,10 @@ enum class AdjustLr { kOriginal, kMatchRmsAdamW, kSpectralUnclamped };
 template <>
 inline constexpr auto kEnumNames<AdjustLr> = name_table("original", "match_rms_adamw", "spectral_unclamped");
 
-enum class ScheduleKind { kConstant, kLinear, kCosine, kWsd, kOneCycle, kPolynomial, kInverseSqrt, kStep };
+enum class ScheduleKind { kConstant, kLinear, kCosine, kWsd, kOneCycle, kPolynomial, kInverseSqrt, kStep, kPiecewise };
 template <>
 inline constexpr auto kEnumNames<ScheduleKind> = name_table("constant", "linear", "cosine", "wsd", "one_cycle",
-                                                            "polynomial", "inverse_sqrt", "step");
+                                                            "polynomial", "inverse_sqrt", "step", "piecewise");
 
 enum class AnnealStrategy { kCos, kLinear };
 template <>
@@ -73,10 +73,20 @@ inline constexpr auto kEnumNames<Precision> = name_table("fp32", "tf32", "bf16",
 // What becomes of what a block's forward part leaves for its backward part: some of it is computed again
 // (passes/training/recompute.h); with the last two, what is not computed again waits in the host's memory
 // (codegen/prepare/host_transfers.h).
-enum class RecomputeMode { kAuto, kNone, kSelective, kAttention, kMlp, kFull, kOffload, kFullOffload };
+enum class RecomputeMode {
+  kAuto,
+  kNone,
+  kSelective,
+  kAttention,
+  kMlp,
+  kAllButAttention,
+  kFull,
+  kOffload,
+  kFullOffload
+};
 template <>
-inline constexpr auto kEnumNames<RecomputeMode> = name_table("auto", "none", "selective", "attention", "mlp", "full",
-                                                             "offload", "full_offload");
+inline constexpr auto kEnumNames<RecomputeMode> = name_table("auto", "none", "selective", "attention", "mlp",
+                                                             "all_but_attention", "full", "offload", "full_offload");
 inline constexpr size_t kRecomputeModes = static_cast<size_t>(RecomputeMode::kFullOffload) + 1;
 constexpr bool waits_on_host(RecomputeMode mode) { return mode >= RecomputeMode::kOffload; }
 // The mode that computes as much again on the device alone.
@@ -228,6 +238,14 @@ struct ScheduleRecipe {
   std::optional<int64_t> step_size;
   std::vector<int64_t> milestones;
   double gamma = 0.1;
+  // kPiecewise: shares of the rate, on straight lines from one step to the next, the last one from there on. Steps
+  // ascend from 0.
+  struct Point {
+    int64_t step = 0;
+    double share = 1;
+    bool operator==(const Point&) const = default;
+  };
+  std::vector<Point> points;
   // Of the rate at step 0, from which the warm-up rises to all of it at step `warmup`; unset: it rises from 1 / warmup,
   // to all of it a step earlier.
   std::optional<double> warmup_start;

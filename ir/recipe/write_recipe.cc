@@ -139,9 +139,19 @@ std::string one_cycle(const ScheduleRecipe& s) {
   return m.add("three_phase", bool_text(s.three_phase)).text();
 }
 
+std::string piecewise(const ScheduleRecipe& s) {
+  Mapping m;
+  m.add("kind", enum_name(s.kind));
+  return m
+      .add("points",
+           list(s.points, [](const auto& point) { return cat("[", point.step, ", ", number_text(point.share), "]"); }))
+      .text();
+}
+
 std::string schedule(const ScheduleRecipe& s) {
   using Kind = ScheduleKind;
   if (s.kind == Kind::kOneCycle) return one_cycle(s);
+  if (s.kind == Kind::kPiecewise) return piecewise(s);
   const bool step = s.kind == Kind::kStep, least = !step && s.kind != Kind::kInverseSqrt;
   Mapping m;
   m.add("kind", enum_name(s.kind)).add("warmup", cat(s.warmup));

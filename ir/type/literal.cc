@@ -135,6 +135,12 @@ Literal ints_literal(const std::vector<int64_t>& values) {
   return to_literal(t);
 }
 
+Literal doubles_literal(const std::vector<double>& values) {
+  Tensor t = Tensor::zeros({DType::kF64, {static_cast<int64_t>(values.size())}});
+  t.f = values;
+  return to_literal(t);
+}
+
 double element_f(const Literal& l, int64_t index) {
   const std::byte* p = l.data + index * dtype_size(l.type.dtype);
   return is_float(l.type.dtype) ? float_at(l.type.dtype, p) : static_cast<double>(int_at(l.type.dtype, p));

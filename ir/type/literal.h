@@ -34,8 +34,9 @@ Literal to_literal(const Tensor& tensor);
 Tensor to_tensor(const Literal& literal);
 // A rank-0 literal.
 Literal scalar_literal(DType dtype, double value);
-// Rank-1 i64.
+// Rank-1 i64, f64.
 Literal ints_literal(const std::vector<int64_t>& values);
+Literal doubles_literal(const std::vector<double>& values);
 
 // Value of element `index` as a double / int64.
 double element_f(const Literal& literal, int64_t index);

@@ -1,6 +1,7 @@
 #include "passes/training/learning_rate_graph.h"
 
 #include <algorithm>
+#include <limits>
 #include <numbers>
 
 namespace partita {
@@ -43,6 +44,23 @@ ValueId falls(Builder& b, const ScheduleRecipe& s, ValueId t) {
   return count;
 }
 
+// The share of the line that `t` is on; of the others 0 is added.
+ValueId piecewise(Builder& b, const std::vector<ScheduleRecipe::Point>& points, ValueId t) {
+  std::vector<double> from, to, share, slope;
+  for (size_t k = 0; k < points.size(); ++k) {
+    const bool last = k + 1 == points.size();
+    from.push_back(static_cast<double>(points[k].step)), share.push_back(points[k].share);
+    to.push_back(last ? std::numeric_limits<double>::infinity() : static_cast<double>(points[k + 1].step));
+    slope.push_back(last ? 0 : (points[k + 1].share - share[k]) / (to[k] - from[k]));
+  }
+  auto each = [&](const std::vector<double>& values) { return b.constant(doubles_literal(values)); };
+  ValueId begin = each(from);
+  ValueId on = b.add(each(share), b.mul(b.sub(t, begin), each(slope)));
+  ValueId none = b.scalar(DType::kF64, 0);
+  on = b.select(b.emit("le", {begin, t}), b.select(b.emit("lt", {t, each(to)}), on, none), none);
+  return b.reduce_sum(on, {0}, false);
+}
+
 // The rate after the warm-up; f64 `t`: steps taken so far.
 ValueId rate_after_warmup(Builder& b, const ScheduleRecipe& s, double lr, ValueId t) {
   const double warmup = static_cast<double>(s.warmup), total = static_cast<double>(s.total), span = lr - s.min_lr;
@@ -69,6 +87,8 @@ ValueId rate_after_warmup(Builder& b, const ScheduleRecipe& s, double lr, ValueI
     }
     case ScheduleKind::kStep:
       return b.scale(b.emit("pow", {b.scalar(DType::kF64, s.gamma), falls(b, s, t)}), lr);
+    case ScheduleKind::kPiecewise:
+      return b.scale(piecewise(b, s.points, t), lr);
   }
   return kNoValue;
 }

@@ -48,6 +48,8 @@ class KeptValues {
         return !to_attention_[graph_.values[v].producer];
       case RecomputeMode::kMlp:
         return to_attention_[graph_.values[v].producer];
+      case RecomputeMode::kAllButAttention:
+        return producer->op->work == WorkKind::kAttention;
       case RecomputeMode::kFull:
         return false;
       default:

@@ -363,8 +363,7 @@ bool is_faster_by_taps(const Convolution& c, Direction direction) {
   if (c.groups != 1 || w.kernel_size() == 1 || fewest < 16) return false;
   const bool strided = product(w.stride) > 1, data = direction == Direction::kGradData;
   if (direction == Direction::kGradWeight) {
-    if (has_avx512())
-      return fewest >= 64 && w.out_plane() <= (strided || fewest < 128 ? kSmallPlane / 4 : kSmallPlane);
+    if (has_avx512()) return fewest >= 64 && w.out_plane() <= (strided || fewest < 128 ? kSmallPlane / 4 : kSmallPlane);
     return fewest >= 32 && (!strided || (w.batch >= 4 && w.out_plane() <= kSmallPlane));
   }
   const int64_t samples = divide_up(w.batch, ops().columns) * ops().columns;

@@ -24,7 +24,7 @@ TEST(Recompute_Arena, Shrinks) {
     int64_t bytes[4];
     for (int k = 0; k < 4; ++k) {
       constexpr const char* kModes[] = {"recompute=none", "recompute=selective", "recompute=full",
-                                        "recompute={full: 0..1, mlp: 2, attention: [3]}"};
+                                        "recompute={full: 0..1, mlp: 2, attention: [3], all_but_attention: 4}"};
       std::vector<std::string> pins = layout;
       pins.push_back(kModes[k]);
       auto bundle = sample_bundle(out.path(), {.ranks = layout.empty() ? 1 : 4, .like = {}, .pins = pins});
@@ -96,7 +96,7 @@ TEST(Recompute_Losses, Stay) {
   for (std::string layout : {"--ranks 1", "--ranks 4 --like zero3 --pin tensor=2"}) {
     std::vector<double> none = losses(layout + " --pin recompute=none");
     ASSERT_EQ(none.size(), 4u);
-    for (const char* mode : {"selective", "full", "'{attention: 0, mlp: 1}'"}) {
+    for (const char* mode : {"selective", "full", "all_but_attention", "'{attention: 0, mlp: 1}'"}) {
       std::vector<double> again = losses(layout + " --pin recompute=" + mode);
       ASSERT_EQ(again.size(), none.size());
       for (size_t k = 0; k < none.size(); ++k) EXPECT_NEAR(again[k], none[k], 1e-5 * std::abs(none[k])) << mode;

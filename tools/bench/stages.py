@@ -13,7 +13,7 @@ import time
 
 RECIPE = "optimizer: {{kind: adamw, lr: 0.001}}\nbatch: {{global: {batch}}}\ndata: {{kind: synthetic}}\n"
 CLUSTER = "nodes: {ranks}\ndevices_per_node: 1\ndevice: {{like: cpu, memory: {memory}, reserve: 0}}\nlinks: [{{kind: ethernet, bandwidth: {bandwidth}}}]\n"
-MODES = ("none", "selective", "attention", "mlp", "full")
+MODES = ("none", "selective", "attention", "mlp", "all_but_attention", "full")
 
 
 class Case:

@@ -33,7 +33,7 @@ constexpr const char* kAnyGpu = "sm_80";  // memory is allocated alike for all
 constexpr size_t kMostUnits = 256;        // of models that are allocated: half a minute for a thousand layers
 // That compute something again.
 constexpr RecomputeMode kModes[] = {RecomputeMode::kSelective, RecomputeMode::kAttention, RecomputeMode::kMlp,
-                                    RecomputeMode::kFull};
+                                    RecomputeMode::kAllButAttention, RecomputeMode::kFull};
 constexpr int64_t kAnalysisBatch = 2;  // of a symbolic batch dimension: all counts are per sample
 
 double seconds_since(std::chrono::steady_clock::time_point start) {

@@ -99,46 +99,6 @@ CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& g
   return c;
 }
 
-// Software that recomputes runs a block's forward part again; a program compiled here what is asked for of it alone.
-CostModel::UnitCost::Again CostModel::repeated(const UnitWork& u, const UnitTime& t, const SoftwareProfile& software,
-                                               RecomputeMode said) const {
-  const RecomputeMode mode = on_device(said);
-  if (!u.is_block() || mode <= RecomputeMode::kNone) return {};
-  const double scores = mode == RecomputeMode::kSelective && !problem_.options.flash ? t.attention : 0;
-  if (mode == RecomputeMode::kSelective && !problem_.own_programs) return {.compute = scores};
-  const double host = mode == RecomputeMode::kSelective ? 0 : software.recompute_seconds;
-  const double known = t.again[static_cast<size_t>(mode)];
-  if (!problem_.own_programs || (known == 0 && mode == RecomputeMode::kFull)) return {t.forward + host, 1, 1, 1};
-  // Partial sums over the tensor axis follow products that it divides along the summed size.
-  double sums = 0, sums_again = 0, experts = 0, experts_again = 0;
-  for (const MatrixWork& x : u.matrices) {
-    const bool repeats = (x.again & mode_bit(mode)) != 0;
-    if (x.split == 'k') sums += x.count, sums_again += repeats ? x.count : 0;
-    if (x.expert) experts += x.count, experts_again += repeats ? x.count : 0;
-  }
-  const bool attends = std::any_of(u.attention.begin(), u.attention.end(),
-                                   [&](const AttentionWork& a) { return (a.again & mode_bit(mode)) != 0; });
-  return {known + scores + host, sums > 0 ? sums_again / sums : 0, attends ? 1.0 : 0.0,
-          experts > 0 ? experts_again / experts : 0};
-}
-
-double CostModel::again_seconds(const UnitCost& c, RecomputeMode mode) {
-  const UnitCost::Again& a = again(c, mode);
-  return a.compute + a.tensor * c.tensor_forward + a.context * c.context_forward + a.expert * c.expert +
-         a.copies.added();
-}
-
-CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t kind, const UnitCost& cost,
-                                               const Layout& l) const {
-  UnitCost::Again sum;
-  for_each_mode(units, kind, problem_.workload->kinds[kind], l, [&](RecomputeMode mode, double n) {
-    const UnitCost::Again& a = again(cost, mode);
-    sum.compute += n * a.compute, sum.tensor += n * a.tensor, sum.context += n * a.context, sum.expert += n * a.expert;
-    sum.copies.add(a.copies, n);
-  });
-  return sum;
-}
-
 CostModel::Key CostModel::time_key(const DeviceGroup& group, const Layout& l) {
   return {&group, l.tensor, l.context, l.expert, l.micro_batch, l.row_parts(), l.sequence_parallel, l.recompute};
 }

@@ -1,6 +1,6 @@
 // Which blocks a layout's stages compute again, or leave to the host's memory: on each stage, what is missing is freed
 // by the blocks and modes that cost least (recompute_knapsack.h). Early stages hold more micro-batches, so that a block
-// frees more there and more of them are computed again.
+// frees more there and more of them are computed again. And what that costs.
 #include <algorithm>
 #include <utility>
 
@@ -50,6 +50,51 @@ void spread(std::vector<StageUnits::ByMode> left, const Workload& w, const std::
 }
 
 }  // namespace
+
+// Software that recomputes runs a block's forward part again; a program compiled here what is asked for of it alone.
+CostModel::UnitCost::Again CostModel::repeated(const UnitWork& u, const UnitTime& t, const SoftwareProfile& software,
+                                               RecomputeMode said) const {
+  const RecomputeMode mode = on_device(said);
+  if (!u.is_block() || mode <= RecomputeMode::kNone) return {};
+  const double scores = mode == RecomputeMode::kSelective && !problem_.options.flash ? t.attention : 0;
+  if (mode == RecomputeMode::kSelective && !problem_.own_programs) return {.compute = scores};
+  const double host = mode == RecomputeMode::kSelective ? 0 : software.recompute_seconds;
+  const double known = t.again[static_cast<size_t>(mode)];
+  if (!problem_.own_programs || (known == 0 && mode == RecomputeMode::kFull)) return {t.forward + host, 1, 1, 1};
+  // Partial sums over the tensor axis follow products that it divides along the summed size.
+  double sums = 0, sums_again = 0, experts = 0, experts_again = 0;
+  for (const MatrixWork& x : u.matrices) {
+    const bool repeats = (x.again & mode_bit(mode)) != 0;
+    if (x.split == 'k') sums += x.count, sums_again += repeats ? x.count : 0;
+    if (x.expert) experts += x.count, experts_again += repeats ? x.count : 0;
+  }
+  // Operands go from positions to heads, and results back.
+  double sent = 0, sent_again = 0;
+  for (const AttentionWork& a : u.attention) {
+    const double queries = a.heads * a.queries, keys = a.key_heads * a.keys, all = 2 * queries + 2 * keys;
+    sent += all;
+    sent_again += a.again & mode_bit(mode) ? all : a.operands_again & mode_bit(mode) ? all - queries : 0;
+  }
+  const auto share = [](double part, double all) { return all > 0 ? part / all : 0; };
+  return {known + scores + host, share(sums_again, sums), share(sent_again, sent), share(experts_again, experts)};
+}
+
+double CostModel::again_seconds(const UnitCost& c, RecomputeMode mode) {
+  const UnitCost::Again& a = again(c, mode);
+  return a.compute + a.tensor * c.tensor_forward + a.context * c.context_forward + a.expert * c.expert +
+         a.copies.added();
+}
+
+CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t kind, const UnitCost& cost,
+                                               const Layout& l) const {
+  UnitCost::Again sum;
+  for_each_mode(units, kind, problem_.workload->kinds[kind], l, [&](RecomputeMode mode, double n) {
+    const UnitCost::Again& a = again(cost, mode);
+    sum.compute += n * a.compute, sum.tensor += n * a.tensor, sum.context += n * a.context, sum.expert += n * a.expert;
+    sum.copies.add(a.copies, n);
+  });
+  return sum;
+}
 
 double CostModel::kept(const UnitWork& u, const DeviceProfile& device, const Layout& l, RecomputeMode mode) const {
   return problem_.own_programs ? kept_bytes(u, *problem_.workload, l, mode) : saved_bytes(u, problem_, device, l, mode);

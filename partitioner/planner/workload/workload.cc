@@ -232,6 +232,10 @@ class Analysis {
         a.split_heads = q[1], a.split_key_heads = k[1];
         if (a.split) w.heads_bytes += attention_bytes(*use.node) * per;
         a.again = again(*use.node);
+        for (size_t operand : {0, 1, 2}) {
+          const Node* producer = g_.producer(use.node->inputs[operand]);
+          a.operands_again |= producer != nullptr ? again(*producer) : 0;
+        }
         w.attention.push_back(a);
       }
     }

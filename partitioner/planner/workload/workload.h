@@ -46,7 +46,7 @@ struct AttentionWork {
   bool split = false;                            // heads over the tensor axis,
   int64_t split_heads = 1, split_key_heads = 1;  // these: of queries, of keys
   double count = 1;
-  RecomputeModes again = 0;
+  RecomputeModes again = 0, operands_again = 0;
 
   // Ranks of a tensor axis that have heads of their own: it divides the keys' heads, then the queries' of each, as far
   // as they go into it. Groups of so many do the same work.

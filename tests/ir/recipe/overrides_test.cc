@@ -86,6 +86,7 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
         "warmup_start: 0}\n",
         "optimizer: {kind: adafactor, eps2: 0.5}\nschedule: {kind: step, milestones: [2, 4], warmup: 2, gamma: 0.5}\n",
         "batch: {global: [[0, 4], [3, 8], [10, 16]], micro: 2}\n",
+        "schedule: {kind: piecewise, points: [[0, 0.5], [3, 1], [10, 0.123456789012345]]}\n",
         "optimizer: {kind: adamw_8bit, betas: [0.5, 0.25], eps: 0.5}\n",
         "optimizer: {kind: muon, momentum: 0.5, nesterov: false, ns_coefficients: [3, -3, 1], ns_steps: 4, "
         "adjust_lr_fn: "

@@ -70,6 +70,9 @@ TEST(LearningRate_TorchsSchedulers, Table) {
         0, 0}},
       {{.kind = Kind::kStep, .step_size = 2, .gamma = 0.5}, {0.1, 0.1, 0.05, 0.05, 0.025, 0.025}},
       {{.kind = Kind::kStep, .milestones = {2, 5, 5}, .gamma = 0.5}, {0.1, 0.1, 0.05, 0.05, 0.05, 0.0125, 0.0125}},
+      // LambdaLR with numpy.interp of these points
+      {{.kind = Kind::kPiecewise, .points = {{0, 0}, {2, 1}, {3, 0.5}, {5, 0.1}}},
+       {0, 0.05, 0.1, 0.05, 0.03, 0.01, 0.01, 0.01}},
   };
   for (const auto& c : kCases) {
     for (size_t step = 0; step < c.expected.size(); ++step)

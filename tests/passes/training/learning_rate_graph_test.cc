@@ -24,6 +24,8 @@ TEST(LearningRateGraph_EverySchedule, IsTheFunction) {
       {.kind = Kind::kInverseSqrt},
       {.kind = Kind::kStep, .warmup = 2, .step_size = 3, .gamma = 0.3},
       {.kind = Kind::kStep, .warmup = 2, .milestones = {2, 4, 4, 9}, .gamma = 0.3},
+      {.kind = Kind::kPiecewise, .points = {{0, 0.5}, {3, 1}, {4, 1}, {5, 0}, {7, 2}, {11, 0.25}}},
+      {.kind = Kind::kPiecewise, .points = {{0, 0.75}}},
       {.kind = Kind::kOneCycle, .total = 10},
       {.kind = Kind::kOneCycle, .total = 10, .pct_start = 0.35, .three_phase = true},
       {.kind = Kind::kOneCycle, .total = 10, .pct_start = 0.9, .anneal_strategy = AnnealStrategy::kLinear},

@@ -146,6 +146,19 @@ TEST(Recompute_AttentionAndMlp, AreTheTwoPartsOfFull) {
   EXPECT_EQ(again[RecomputeMode::kAttention] + again[RecomputeMode::kMlp], again[RecomputeMode::kFull]);
 }
 
+TEST(Recompute_AllButAttention, KeepsAttentionsResultsAlone) {
+  PassContext context{.recipe = {.recompute = RecomputeMode::kAllButAttention}};
+  const Graph before = attending();
+  auto g = recompute(before, context);
+  ASSERT_TRUE(g.ok()) << g.status();
+  EXPECT_EQ(in_backward(*g, "attention"), 0);
+  const std::vector<bool> some = recomputed_nodes(before, RecomputeMode::kAllButAttention),
+                          all = recomputed_nodes(before, RecomputeMode::kFull);
+  for (size_t n = 0; n < all.size(); ++n)
+    EXPECT_EQ(some[n], all[n] && before.nodes[n].op->name != "attention") << before.nodes[n].op->name;
+  expect_same_values(before, *g, 0);
+}
+
 // A U-Net: two levels down and up again, what the way down makes read on the way up.
 Graph two_levels() {
   Builder b;

@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -249,10 +250,10 @@ def test_schedulers_become_schedules(mlp, points, make):
     _expect_rates(mlp, points, make, 7)
 
 
-def _expect_rates(mlp, points, make, steps):
+def _expect_rates(mlp, points, make, steps, **more):
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
     scheduler = make(optimizer)
-    program = partita.compile(mlp, partita.Recipe.from_torch(optimizer, scheduler, loss={"kind": "cross_entropy"}, batch={"global": 8}))
+    program = partita.compile(mlp, partita.Recipe.from_torch(optimizer, scheduler, loss={"kind": "cross_entropy"}, batch={"global": 8}, **more))
     rates = []
     for _ in range(steps):
         rates.append(optimizer.param_groups[0]["lr"])
@@ -280,9 +281,77 @@ def test_schedules_of_transformers(mlp, points, make):
     _expect_rates(mlp, points, lambda optimizer: make(optimization, optimizer), 7)
 
 
+class WarmUpThenCosine:
+    """A function of one's own."""
+
+    def __call__(self, step):
+        return 0.25 * (step + 1) if step < 4 else 0.5 * (1 + math.cos(math.pi * (step - 4) / 5))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: schedulers.LambdaLR(o, lambda t: 0.5**t),
+        lambda o: schedulers.ChainedScheduler([schedulers.ConstantLR(o, 0.5, 3), schedulers.ExponentialLR(o, 0.9)]),
+    ],
+)
+def test_any_scheduler_becomes_lines(mlp, points, make):
+    _expect_rates(mlp, points, make, 9, steps=9)
+
+
+def _share(points, step):
+    """Of the rate, by the recipe's lines."""
+    for (begin, low), (end, high) in zip(points, points[1:]):
+        if begin <= step < end:
+            return low + (high - low) * (step - begin) / (end - begin)
+    return points[-1][1]
+
+
+@pytest.mark.parametrize(
+    "make, most",
+    [
+        (lambda o: schedulers.LambdaLR(o, lambda t: 0.5**t), 40),
+        (lambda o: schedulers.LambdaLR(o, WarmUpThenCosine()), 300),
+        (lambda o: schedulers.MultiplicativeLR(o, lambda t: 0.5 if t % 50 == 0 else 1), 14),
+        (lambda o: schedulers.CosineAnnealingLR(o, 40, 0.01), 300),  # goes up again
+        (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 20, 2, 0.001), 300),
+        (lambda o: schedulers.CyclicLR(o, 0.01, 0.1, 10, 20, cycle_momentum=False), 22),
+        (lambda o: schedulers.SequentialLR(o, [schedulers.LinearLR(o, 0.1, 1, 9), schedulers.ConstantLR(o, 1), schedulers.ExponentialLR(o, 0.99)], [9, 200]), 130),
+    ],
+)
+def test_lines_are_torchs_rates(make, most):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    scheduler = make(optimizer)
+    recipe = partita.Recipe.from_torch(optimizer, scheduler, steps=300)
+    lines = recipe.keys["schedule"]
+    assert lines["kind"] == "piecewise" and len(lines["points"]) <= most
+    highest = max(share for _, share in lines["points"])
+    for step in range(300):  # the scheduler is as it was
+        assert _share(lines["points"], step) * recipe.keys["optimizer"]["lr"] == pytest.approx(optimizer.param_groups[0]["lr"], abs=1.1e-7 * highest)
+        optimizer.step()
+        scheduler.step()
+    with pytest.raises(partita.PartitaError, match="has taken 300 steps"):
+        partita.Recipe.from_torch(optimizer, scheduler, steps=600)
+
+
+def test_what_cannot_be_lines_is_refused():
+    parts = [{"params": [nn.Parameter(torch.ones(2))], "lr": 0.1, "momentum": 0.5}, {"params": [nn.Parameter(torch.ones(2))], "lr": 0.2, "momentum": 0.5}]
+
+    def refused(match, make):
+        optimizer = torch.optim.SGD([dict(part) for part in parts])
+        with pytest.raises(partita.PartitaError, match=match):
+            partita.Recipe.from_torch(optimizer, make(optimizer), module=nn.ParameterList([p for part in parts for p in part["params"]]), steps=30)
+
+    refused("LambdaLR the groups have .* of their rates at step 3", lambda o: schedulers.LambdaLR(o, [lambda t: 1, lambda t: 1 if t < 3 else 0.5]))
+    refused("CosineAnnealingLR the groups have", lambda o: schedulers.CosineAnnealingLR(o, 20, 0.01))
+    refused("OneCycleLR changes momentum at step 1", lambda o: schedulers.OneCycleLR(o, [0.1, 0.2], 30))
+    refused("ReduceLROnPlateau has no counterpart: its rates do not follow", lambda o: schedulers.ReduceLROnPlateau(o))
+    refused("LambdaLR has a rate of -0.1 at step 1", lambda o: schedulers.LambdaLR(o, lambda t: 1 - 2 * t))
+
+
 def test_other_schedulers_are_refused():
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
-    with pytest.raises(partita.PartitaError, match="LambdaLR has no counterpart"):
+    with pytest.raises(partita.PartitaError, match="LambdaLR has no counterpart.*say steps=N"):
         partita.Recipe.from_torch(optimizer, schedulers.LambdaLR(optimizer, lambda t: 0.5**t))
     with pytest.raises(partita.PartitaError, match="a warm-up has to reach the rate where the decay begins"):
         parts = [schedulers.LinearLR(optimizer, 0.1, 1, 5), schedulers.CosineAnnealingLR(optimizer, 4)]

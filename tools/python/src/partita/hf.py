@@ -25,7 +25,6 @@ from .recipe import Recipe
 from .session import Session
 from .torch.export import export
 from .torch.optimizers import recipe_keys
-from .torch.transformers_schedules import transformers_schedule
 
 __all__ = ["Trainer"]
 
@@ -69,7 +68,6 @@ class Trainer(transformers.Trainer):
         self._resumed: Path | None = None
         self._collected: list[dict[str, torch.Tensor]] = []
         self._numbers: dict[str, float] = {}
-        self._user_scheduler = self.lr_scheduler is not None
         refused = _refusals(self)
         if refused:
             raise PartitaError("TrainingArguments that Partita does not train with:\n" + "\n".join(f"  {r}" for r in refused), 2)
@@ -183,9 +181,7 @@ class Trainer(transformers.Trainer):
             group.setdefault("param_names", [names[id(p)] for p in group["params"]])
         scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         autocast = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
-        keys = recipe_keys(optimizer, scheduler if self._user_scheduler else None, args.max_grad_norm or None, autocast)
-        if not self._user_scheduler:
-            keys["schedule"] = _schedule(args, self.state.max_steps)
+        keys = recipe_keys(optimizer, None if "schedule" in self._said else scheduler, args.max_grad_norm or None, autocast, steps=self.state.max_steps)
         if args.activation_checkpointing or args.gradient_checkpointing:
             keys["recompute"] = "full"
         if args.tf32 and autocast is None:
@@ -261,13 +257,6 @@ def _is_causal(model: Any) -> bool:
     """Whether transformers' label smoother has each position of the model predict the next one's label."""
     named = model.base_model.model if hasattr(model, "peft_config") else model
     return type(named).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-
-
-def _schedule(args: Any, steps: int) -> dict[str, Any]:
-    """`lr_scheduler_type` as the recipe's schedule."""
-    kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
-    more = args.lr_scheduler_kwargs or {}
-    return transformers_schedule(kind, args.learning_rate, args.get_warmup_steps(steps), steps, more, "lr_scheduler_type", "recipe={'schedule': …}")
 
 
 def _tensors(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

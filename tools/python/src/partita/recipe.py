@@ -44,23 +44,24 @@ class Recipe:
 
     @classmethod
     def from_torch(cls, optimizer: Optimizer | Sequence[Optimizer], scheduler: LRScheduler | None = None, *, module: nn.Module | None = None,
-                   clip: float | None = None, autocast: Any = None, **keys: Any) -> Recipe:
+                   clip: float | None = None, autocast: Any = None, steps: int | None = None, **keys: Any) -> Recipe:
         """The recipe that does what torch's optimizer and scheduler do; what has no counterpart is refused by name.
 
         `optimizer`: of torch.optim; or Muon and AdamW. Where parameters are treated differently they need names: those of `module`, the one
         that is trained, or its groups are made of (name, parameter) pairs. `clip`: the norm of `clip_grad_norm_`. `autocast`: torch.bfloat16 or torch.float16, the dtype of autocast.
-        Other keys are those of train.yaml.
+        `steps`: of the training; with it any scheduler whose rates follow from the step is taken: they are tried, and stay at the last one afterwards. Other keys are those of train.yaml.
         """
         from .torch.optimizers import recipe_keys
+        from .torch.sampled_schedules import steps_taken
 
-        recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast, module), **keys)
+        recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast, module, steps), **keys)
         said: Any = optimizer
         optimizers: list[Any] = [said] if hasattr(said, "param_groups") else list(said)
         groups = [group for o in optimizers for group in o.param_groups]
         recipe._optimized = [weakref.ref(p) for group in groups for p in group["params"]]
         named = module.named_parameters() if module is not None else [pair for g in groups for pair in zip(g.get("param_names", ()), g["params"])]
         recipe._named = {name: weakref.ref(p) for name, p in named}
-        recipe._steps_taken = scheduler.last_epoch if scheduler is not None else 0
+        recipe._steps_taken = steps_taken(scheduler) if scheduler is not None else 0
         return recipe
 
     _file_text: str | None = None

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from ..errors import PartitaError
+from .sampled_schedules import sampled
 from .transformers_schedules import of_lambda
 
 __all__ = ["recipe_keys"]
@@ -21,13 +22,14 @@ def recipe_keys(
     clip: float | None,
     autocast: Any,
     module: nn.Module | None = None,
+    steps: int | None = None,
 ) -> dict[str, Any]:
-    """The keys optimizer, schedule, clip_grad_norm and precision. `module`: names the parameters of groups."""
+    """The keys optimizer, schedule, clip_grad_norm and precision. `module`: names the parameters of groups. `steps`: of the training, where known."""
     names = {id(p): name for name, p in module.named_parameters()} if module is not None else {}
     said = _optimizer(optimizer, names) if isinstance(optimizer, Optimizer) else _muon_beside(list(optimizer), names)
     keys: dict[str, Any] = {"optimizer": said}
     if scheduler is not None:
-        keys["schedule"] = _schedule(scheduler, said)
+        keys["schedule"] = _schedule(scheduler, said, steps)
     if clip is not None:
         keys["clip_grad_norm"] = clip
     if autocast is not None:
@@ -159,7 +161,19 @@ def _muon(g: dict[str, Any]) -> dict[str, Any]:
             "adjust_lr_fn": g["adjust_lr_fn"] or "original"}
 
 
-def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) -> dict[str, Any]:
+def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any], steps: int | None) -> dict[str, Any]:
+    try:
+        said = _counterpart(scheduler, optimizer)
+    except PartitaError as error:
+        if steps is None:
+            raise PartitaError(f"{error}; or say steps=N, the steps of the training, and its rates are tried") from error
+        return sampled(scheduler, steps, _rate)
+    # torch's cosines rise again behind their end.
+    rises = said["kind"] == "cosine" and steps is not None and steps > said["total"] + 1
+    return sampled(scheduler, steps, _rate) if rises and steps is not None else said
+
+
+def _counterpart(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(scheduler, lr_scheduler.SequentialLR):
         return _decay(scheduler, optimizer)
     parts, milestones = scheduler._schedulers, scheduler._milestones

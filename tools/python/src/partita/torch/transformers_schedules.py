@@ -1,4 +1,4 @@
-"""The schedules of transformers as a recipe's: by `lr_scheduler_type`, and as the LambdaLR that its functions make."""
+"""The schedules of transformers, which its functions make as LambdaLR, as a recipe's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler
 
 from ..errors import PartitaError
 
-__all__ = ["of_lambda", "transformers_schedule"]
+__all__ = ["of_lambda"]
 
 # What its functions hand to LambdaLR.
 _LAMBDAS = {
@@ -24,8 +24,8 @@ _LAMBDAS = {
 }
 
 
-def transformers_schedule(kind: str, lr: float, warmup: int, steps: int, arguments: dict[str, Any], said_as: str, instead: str) -> dict[str, Any]:
-    """The key schedule. `arguments`: beside warm-up and steps; messages: `said_as` names what was given, `instead` says what else can be."""
+def _schedule(kind: str, lr: float, warmup: int, steps: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The key schedule. `arguments`: beside warm-up and steps."""
     more = dict(arguments)
     start = 0.0  # of a warm-up, as a part of lr
     take = more.pop
@@ -47,11 +47,11 @@ def transformers_schedule(kind: str, lr: float, warmup: int, steps: int, argumen
         keys = {"kind": "wsd", "total": steps, "decay": take("num_decay_steps", 0), "min_lr": start * lr}
     else:
         raise PartitaError(
-            f"{said_as}: {kind} with {arguments} has no counterpart; there are constant, constant_with_warmup, linear, "
+            f"scheduler: {kind} with {arguments} has no counterpart; there are constant, constant_with_warmup, linear, "
             "cosine (num_cycles=0.5), cosine_with_min_lr, cosine_with_restarts (num_cycles=1), polynomial, inverse_sqrt and warmup_stable_decay (decay_type='linear'); "
-            f"or say {instead}", 2)  # fmt: skip
+            "or say schedule={…} in the keys of train.yaml", 2)  # fmt: skip
     if more:
-        raise PartitaError(f"{said_as}: {', '.join(more)} of {kind} has no counterpart", 2)
+        raise PartitaError(f"scheduler: {', '.join(more)} of {kind} has no counterpart", 2)
     return {**keys, "warmup": warmup, "warmup_start": start} if warmup else keys
 
 
@@ -67,4 +67,4 @@ def of_lambda(scheduler: lr_scheduler.LambdaLR, lr: float) -> dict[str, Any] | N
         arguments["lr_end"] *= lr / arguments.pop("lr_init")
     if kind == "warmup_stable_decay":
         steps = warmup + arguments.pop("num_stable_steps") + arguments["num_decay_steps"]
-    return transformers_schedule(kind, lr, warmup, steps, arguments, "scheduler", "schedule={…} in the keys of train.yaml")
+    return _schedule(kind, lr, warmup, steps, arguments)

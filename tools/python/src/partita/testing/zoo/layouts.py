@@ -75,7 +75,7 @@ def drawn(architecture: str, seed: int, number: int, experts: bool) -> Layout:
         pins["schedule"] = draw.choice(("1f1b", "gpipe", "zero_bubble", *(["interleaved"] if whole else [])))
         if pins["schedule"] == "interleaved":
             pins["interleave"] = 2
-    pins["recompute"] = draw.choice(("none", "none", "selective", "attention", "mlp", "full"))
+    pins["recompute"] = draw.choice(("none", "none", "selective", "attention", "mlp", "all_but_attention", "full"))
     ranks = 1
     for size in sizes.values():
         ranks *= size
