@@ -81,10 +81,12 @@ ValueId per_channel(Emitter& e, ValueId v, int rank) {
 }
 
 // running = running * momentum + batch * (1 - momentum), variance of the population: ONNX's letter, not PyTorch's.
+// Statistics that several nodes update are updated by one after the other, as those of a module that is called as
+// often.
 ValueId running(Conversion& c, int k, ValueId batch, double momentum) {
   Emitter& e = c.e;
   DType t = c.dtype(k);
-  ValueId next = e.add(e.scale(c.in(k), momentum), e.scale(e.cast(batch, t), 1 - momentum));
+  ValueId next = e.add(e.scale(c.services.running(c.in(k)), momentum), e.scale(e.cast(batch, t), 1 - momentum));
   c.services.set_running(c.in(k), next);
   return next;
 }

@@ -45,8 +45,11 @@ class ImportServices {
   virtual bool training() const = 0;
   virtual bool batch_norm_training() const = 0;   // of nodes that say training_mode 0
   virtual std::string_view producer() const = 0;  // the exporter, as the file has it
-  // The state's value after a step, where `v` is a state's value; it is then no parameter. False where it is none.
-  virtual bool set_running(ValueId v, ValueId next) = 0;
+  // Of a state's value, or of what one node has made of it: what the last one has.
+  virtual ValueId running(ValueId v) = 0;
+  // The state's value after a step, where `v` is a state's value or what a node has made of it; it is then no
+  // parameter. Nothing where it is none.
+  virtual void set_running(ValueId v, ValueId next) = 0;
   virtual void never_train(ValueId v) = 0;
   virtual void warn(std::string message) = 0;  // once for equal texts
 };

@@ -100,17 +100,19 @@ ValueId Importer::micro_batch() {
   return micro_batch_;
 }
 
-bool Importer::set_running(ValueId v, ValueId next) {
+ValueId Importer::running(ValueId v) {
   auto at = state_of_.find(v);
-  if (at == state_of_.end()) return false;
-  Builder& b = emitter_.builder();
-  const State& s = b.graph().states[at->second];
-  if (s.next != kNoValue) {
-    result_.warnings.push_back(cat("running statistic ", quote(s.name),
-                                   " belongs to several BatchNormalization nodes: the last one updates it"));
-  }
-  b.make_running(at->second, next);
-  return true;
+  if (at == state_of_.end()) return v;
+  const ValueId next = emitter_.builder().graph().states[at->second].next;
+  return next == kNoValue ? v : next;
+}
+
+void Importer::set_running(ValueId v, ValueId next) {
+  auto at = state_of_.find(v);
+  if (at == state_of_.end()) return;
+  const int state = at->second;
+  emitter_.builder().make_running(state, next);
+  state_of_[next] = state;
 }
 
 void Importer::warn(std::string message) {

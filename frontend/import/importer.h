@@ -47,7 +47,8 @@ class Importer : public ImportServices {
   bool training() const override { return options_.training; }
   bool batch_norm_training() const override { return options_.batch_norm_training; }
   std::string_view producer() const override { return model_.producer; }
-  bool set_running(ValueId v, ValueId next) override;
+  ValueId running(ValueId v) override;
+  void set_running(ValueId v, ValueId next) override;
   void never_train(ValueId v) override { untrained_.push_back(v); }
   void warn(std::string message) override;
 
@@ -85,7 +86,7 @@ class Importer : public ImportServices {
   std::vector<ValueId> untrained_;
   absl::flat_hash_set<std::string> statistics_;  // initializers that are running statistics: states, however small
   absl::flat_hash_set<std::string> settings_;    // initializers that are constants (constants_by_use.h)
-  absl::flat_hash_map<ValueId, int> state_of_;   // a state's value -> its index
+  absl::flat_hash_map<ValueId, int> state_of_;   // a state's value, and what becomes of it -> its index
 };
 
 // The forward graph of a model that has been read; its training_info is not looked at. Errors name the file.

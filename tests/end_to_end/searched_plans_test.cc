@@ -126,6 +126,36 @@ TEST(Models_EverySearchedPlan, TrainsAsOneRankDoes) {
   EXPECT_GE(kinds.size(), 6u) << testing::PrintToString(kinds);
 }
 
+// The work of attention grows with the square of the samples' length: it is the last to be done again.
+TEST(SearchedPlan_LongSamples, KeepAttentionsResults) {
+  TempFolder out;
+  const std::string model = out / "model.onnx", plan_file = out / "plan.json";
+  auto partita = [](const std::string& arguments) {
+    Outcome o = run_command(partita_program() + " " + arguments);
+    EXPECT_EQ(o.code, 0) << arguments << ": " << o.text;
+  };
+  partita(cat("model gpt --layers 4 --hidden 32 --heads 1 --vocab 64 --seq 8192 --with-weights --quiet -o ", model));
+  const std::string recipe = out.write("train.yaml", "batch: {global: 1}\noptimizer: {kind: sgd, lr: 0.1}\n");
+  auto plan = [&](const std::string& memory, const std::string& pins) {
+    const std::string cluster =
+        out.write("cluster.yaml", cat("devices_per_node: 1\ndevice: {like: cpu, reserve: 0", memory, "}\n"));
+    partita(cat("plan ", model, " --train ", recipe, " --quiet ", pins, "--cluster ", cluster, " -o ", plan_file));
+    return json::parse(TempFolder::read(plan_file));
+  };
+  auto bytes = [](const json& plan) { return plan["predicted"]["program_bytes"][0].get<double>(); };
+  auto seconds = [](const json& plan) { return plan["predicted"]["step_seconds"].get<double>(); };
+  const json none = plan("", "--pin recompute=none "), full = plan("", "--pin recompute=full "),
+             some = plan("", "--pin recompute=all_but_attention ");
+  EXPECT_LT(bytes(some) - bytes(full), 0.2 * (bytes(none) - bytes(full)));
+  EXPECT_LT(seconds(some) - seconds(none), 0.2 * (seconds(full) - seconds(none)));
+  const json tight = plan(cat(", memory: ", 1.25 * bytes(some)), "");
+  ASSERT_TRUE(tight["pin"].contains("recompute_blocks")) << tight["layout"];
+  const json& modes = tight["pin"]["recompute_blocks"];
+  EXPECT_GE(std::count(modes.begin(), modes.end(), "all_but_attention"), 2) << modes;
+  EXPECT_EQ(std::count(modes.begin(), modes.end(), "full"), 0) << modes;
+  EXPECT_EQ(std::count(modes.begin(), modes.end(), "attention"), 0) << modes;
+}
+
 // Stages that have little memory compute blocks again, each as it must, and train the same numbers.
 TEST(SearchedPlan_Stages, ComputeAgainBlockByBlock) {
   TempFolder out;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "frontend/onnx_import.h"
+#include "ir/graph/evaluate.h"
 #include "tests/support/onnx_models.h"
 
 namespace partita {
@@ -102,6 +103,43 @@ TEST(Parameters, BatchNorm_OfAnInferenceExportIsPointedOut) {
   EXPECT_THAT(trained(model), UnorderedElementsAre("scale", "bias"));
   EXPECT_THAT(model.warnings, Not(Contains(HasSubstr("in their form for inference"))));
   EXPECT_EQ(running(model), 2);
+}
+
+// As torch's modules do that are called twice, whether the file has it said of the second node or not.
+TEST(Parameters, BatchNorm_StatisticsOfTwoNodesAreMovedByBoth) {
+  for (bool chained : {false, true}) {
+    onnx::ModelProto m = empty_model();
+    onnx::GraphProto* g = m.mutable_graph();
+    for (const char* name : {"x", "y"}) add_value(g->add_input(), name, {2, 1});
+    add_value(g->add_output(), "z", {2, 1});
+    for (const char* name : {"scale", "bias", "mean", "var"}) add_floats(g, name, {1}, {1});
+    add_node(g, "BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"x1", "mean1", "var1"});
+    const char *mean = chained ? "mean1" : "mean", *var = chained ? "var1" : "var";
+    add_node(g, "BatchNormalization", {"y", "scale", "bias", mean, var}, {"y1", "mean2", "var2"});
+    add_node(g, "Add", {"x1", "y1"}, {"z"});
+    for (int node : {0, 1}) {
+      add_int(g->mutable_node(node), "training_mode", 1);
+      onnx::AttributeProto* momentum = g->mutable_node(node)->add_attribute();
+      momentum->set_name("momentum"), momentum->set_type(onnx::AttributeProto::FLOAT), momentum->set_f(0.5);
+    }
+    const ImportedModel model = imported(m);
+    EXPECT_TRUE(model.warnings.empty()) << testing::PrintToString(model.warnings);
+    std::map<ValueId, Tensor> feeds;
+    std::vector<ValueId> next;
+    for (const GraphInput& input : model.graph.inputs) {
+      feeds[input.value] = Tensor::zeros(model.graph.type(input.value));
+      feeds[input.value].f = input.name == "x" ? std::vector<double>{2, 6} : std::vector<double>{8, 24};
+    }
+    for (const State& s : model.graph.states) {
+      feeds[s.value] = Tensor::zeros(model.graph.type(s.value));
+      feeds[s.value].f = {1};
+      if (s.kind == StateKind::kRunning) next.push_back(s.next);
+    }
+    ASSERT_EQ(next.size(), 2u);
+    const std::vector<Tensor> moved = evaluate_graph(model.graph, feeds, next);
+    EXPECT_EQ(moved[0].f[0], (1 * 0.5 + 4 * 0.5) * 0.5 + 16 * 0.5);
+    EXPECT_EQ(moved[1].f[0], (1 * 0.5 + 4 * 0.5) * 0.5 + 64 * 0.5);
+  }
 }
 
 // As tf2onnx, jax2onnx and paddle2onnx write the program's numbers.

@@ -120,20 +120,20 @@ def test_a_loss_of_ones_own(data, tmp_path):
 
 
 def test_label_smoothing(data, tmp_path):
-    assert_same_losses(data, arguments(tmp_path, max_steps=2, label_smoothing_factor=0.1, lr_scheduler_type="cosine_with_restarts", lr_scheduler_kwargs={"num_cycles": 2}))
+    assert_same_losses(data, arguments(tmp_path, max_steps=4, label_smoothing_factor=0.1, lr_scheduler_type="cosine_with_restarts", lr_scheduler_kwargs={"num_cycles": 2}))
 
 
 def test_what_it_does_not_do_is_refused_by_name(data, tmp_path):
     with pytest.raises(partita.PartitaError, match="(?s)auto_find_batch_size: .*\n.*neftune_noise_alpha: "):
         partita.hf.Trainer(model=gpt2(), args=arguments(tmp_path, auto_find_batch_size=True, neftune_noise_alpha=5), train_dataset=data)
 
-    def refused(match, dataset=data, **more):
+    def refused(match, dataset=data, evaluated=None, **more):
         with pytest.raises(partita.PartitaError, match=match):
-            partita.hf.Trainer(model=gpt2(), args=arguments(tmp_path, **more), train_dataset=dataset).train()
+            partita.hf.Trainer(model=gpt2(), args=arguments(tmp_path, **more), train_dataset=dataset, eval_dataset=evaluated).train()
 
     refused("47 samples are no multiple of per_device_train_batch_size 4", data[:47])
     refused("11 batches an epoch are no multiple of gradient_accumulation_steps 2", data[:44])
-    refused("scheduler: .*ReduceLROnPlateau has no counterpart", lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="steps")
+    refused("scheduler: ReduceLROnPlateau has no counterpart", evaluated=data[:8], lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="steps")
     refused("optimizer: .*Adafactor has no counterpart", optim="adafactor")
     short = [{k: v[:5] for k, v in sample.items()} for sample in data[:8]]
     refused("'input_ids' has shape .*, and the first one had .*pad all samples", data[:8] + short, train_sampling_strategy="sequential")

@@ -250,16 +250,16 @@ def test_schedulers_become_schedules(mlp, points, make):
     _expect_rates(mlp, points, make, 7)
 
 
-def _expect_rates(mlp, points, make, steps, **more):
+def _expect_rates(mlp, points, make, count, **more):
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
     scheduler = make(optimizer)
     program = partita.compile(mlp, partita.Recipe.from_torch(optimizer, scheduler, loss={"kind": "cross_entropy"}, batch={"global": 8}, **more))
     rates = []
-    for _ in range(steps):
+    for _ in range(count):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    np.testing.assert_allclose([m.lr for m in program.train(points, steps)], rates, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose([m.lr for m in program.train(points, count)], rates, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ class WarmUpThenCosine:
     ],
 )
 def test_any_scheduler_becomes_lines(mlp, points, make):
-    _expect_rates(mlp, points, make, 9, steps=9)
+    _expect_rates(mlp, points, make, 8, steps=8)
 
 
 def _share(points, step):

@@ -383,9 +383,34 @@ class _Twins(nn.Module):
         return self.out(self.norm(x) - self.norm(-x * x))
 
 
-def test_a_batch_norm_that_is_called_twice_is_refused():
-    with pytest.raises(partita.PartitaError, match="^norm: this batch norm is called more than once in a step"):
-        partita.export(_Twins(), (torch.randn(4, 8), torch.tensor([1, 3, 0, 2])), F.cross_entropy)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_batch_norm_that_is_called_twice_moves_twice(ranks):
+    torch.manual_seed(0)
+    data = {"x": torch.randn(24, 8), "target": torch.randint(0, 4, (24,))}
+    module = _Twins()
+    module.norm.num_batches_tracked += 3
+    reference = copy.deepcopy(module)
+    exported = partita.export(module, (data["x"][:8], data["target"][:8]), F.cross_entropy)
+    program = partita.compile(exported, partita.Recipe(optimizer={"kind": "sgd", "lr": 0.1}), ranks=ranks)
+    program.train(data, 3)
+    train_with_torch(reference, torch.optim.SGD(reference.parameters(), lr=0.1), data, F.cross_entropy, 3)
+    program.load_into(module)
+    assert largest_difference(module, reference) < 1e-6
+    assert module.norm.num_batches_tracked == reference.norm.num_batches_tracked == 9
+
+
+class _Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.norm(x) + self.norm(x.reshape(-1, 2, 8).sum(1)).repeat(2, 1)
+
+
+def test_a_batch_norm_called_on_batches_of_different_sizes_is_refused():
+    with pytest.raises(partita.PartitaError, match="^norm: this batch norm is called more than once in a step, on batches of different sizes"):
+        partita.export(_Parts(), (torch.randn(4, 8), torch.tensor([1, 3, 0, 2])), F.cross_entropy)
 
 
 class _Channels(nn.Module):

@@ -60,10 +60,9 @@ def mark_batch_norms(model: Any, module: nn.Module, samples: int) -> dict[str, d
     writes all of them as for inference.
 
     `samples`: of the example. Returns, of each running variance, how many values a sample has ("values"), the share
-    that a step keeps ("keeps"), and how many batches it has seen ("batches").
+    that an update keeps ("keeps"), how often a step updates it ("times"), and how many batches it has seen ("batches").
     """
     variances: dict[str, dict[str, float]] = {}
-    seen: set[str] = set()
     for node in model.graph:
         if node.op_type != "BatchNormalization" or node.inputs[3] is None:
             continue
@@ -73,11 +72,6 @@ def mark_batch_norms(model: Any, module: nn.Module, samples: int) -> dict[str, d
         if norm is None or not norm.training:
             continue
         path = name.rpartition(".")[0]
-        if name in seen:
-            raise PartitaError(
-                f"{path}: this batch norm is called more than once in a step, and its statistics would move as often; here they move once. Call it once on "
-                "the concatenated batches, give each place one of its own, or set track_running_stats=False")
-        seen.add(name)
         momentum = getattr(norm, "momentum", 0.1)
         if momentum is None:
             raise PartitaError(f"{path}: momentum=None (a running mean of all batches) has no counterpart; give it a number")
@@ -88,7 +82,12 @@ def mark_batch_norms(model: Any, module: nn.Module, samples: int) -> dict[str, d
             node.outputs[k].name = f"{node.outputs[0].name}_next_{what}"
         rows, _, *rest = node.inputs[0].shape
         values = (rows / samples if isinstance(rows, int) else 1) * math.prod(int(d) for d in rest)  # rows: of a sample there may be several
-        variances[str(node.inputs[4].name)] = {"values": values, "keeps": 1.0 - float(momentum), "batches": _batches(norm)}
+        about = variances.setdefault(str(_source(node.inputs[4]).name), {"values": values, "keeps": 1.0 - float(momentum), "times": 0, "batches": _batches(norm)})
+        about["times"] += 1
+        if about["values"] != values:
+            raise PartitaError(
+                f"{path}: this batch norm is called more than once in a step, on batches of different sizes, and how its running variance would come back to "
+                "torch is not known then. Call it once on the concatenated batches, give each place one of its own, or set track_running_stats=False")
     return variances
 
 

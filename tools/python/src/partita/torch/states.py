@@ -41,7 +41,8 @@ def load_parameters(
         for name, buffer in module.named_buffers():
             variance = name.replace("num_batches_tracked", "running_var")
             if variance != name and variance in trained:
-                buffer.fill_(runs + variances.get(variance, {}).get("batches", 0))
+                about = variances.get(variance, {})
+                buffer.fill_(runs * about.get("times", 1) + about.get("batches", 0))
 
 
 def sample_variances(
@@ -49,11 +50,11 @@ def sample_variances(
 ) -> None:
     """Running variances of the population as those of the sample, n / (n - 1) times what each run has added.
 
-    `variances`: of each, the "values" of a sample and the share of the old value that a run "keeps"; `samples` of a run, `runs` so far.
+    `variances`: of each, the "values" of a sample, and how many "times" a run updates it and then "keeps" which share; `samples` of a run, `runs` so far.
     """
     for name, about in variances.items():
         n = samples * about["values"]
-        kept = about["keeps"] ** runs * first[name]
+        kept = about["keeps"] ** (runs * about["times"]) * first[name]
         if n > 1:
             tensors[name] = (kept + (tensors[name] - kept) * (n / (n - 1))).astype(tensors[name].dtype)
 
