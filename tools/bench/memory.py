@@ -30,7 +30,8 @@ MATH = "kernels: {attention: math}\n"
 CASES = [
     ("GPT-2 XL", 8, 64, "", [*DENSE, *PIPED]),
     ("GPT-2 XL", 8, 64, MATH, ["", "recompute=selective", FULL, "tensor=4 pipeline=2 schedule=1f1b recompute=selective"]),
-    ("Llama 8B", 8, 64, "", [*DENSE, "context=4 zero=1", "context=2 zero=3"]),
+    ("Llama 8B", 8, 64, "", [*DENSE, "context=4 zero=1", "context=2 zero=3", "recompute=all_but_attention", "context=4 zero=1 recompute=all_but_attention",
+                           "tensor=4 recompute=all_but_attention"]),
     ("Llama 8B", 64, 512, "", [*PIPED, "pipeline=8 tensor=4 schedule=1f1b", "pipeline=8 schedule=interleaved interleave=2", "context=4 pipeline=4 schedule=1f1b"]),
     ("Llama 70B", 64, 256, "", [f"zero=3 {FULL}", f"tensor=8 sequence_parallel=true zero=1 {FULL}", *LARGE]),
     ("Llama 405B", 512, 512, "", ["tensor=8 sequence_parallel=true pipeline=16 zero=1 schedule=1f1b", f"tensor=8 sequence_parallel=true pipeline=16 zero=1 schedule=1f1b {FULL}",
