@@ -146,7 +146,7 @@ absl::Status parse_milestones(const YamlNode& node, const std::string& path, Sch
 
 // [[step, share], …] from step 0 on.
 absl::Status parse_points(const YamlNode& node, const std::string& path, ScheduleRecipe& out) {
-  constexpr size_t kMost = 1 << 16;  // half of what a file may hold
+  constexpr size_t kMost = 1 << 15;  // what a file may hold
   if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
   if (node.kind != YamlNode::Kind::kSequence || node.items.empty() || node.items.size() > kMost)
     return unexpected(node, path, cat("1 to ", kMost, " pairs [step, share of the rate]"));

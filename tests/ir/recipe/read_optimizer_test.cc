@@ -63,7 +63,7 @@ TEST(ParseSchedule, IsRefused) {
       {"schedule: {kind: step, warmup: 3, milestones: [2]}", "schedule.milestones: expected steps after warmup 3"},
       {"schedule: {kind: piecewise}", "t:1:11: schedule: kind piecewise needs 'points' ([step, share of the rate])"},
       {"schedule: {kind: piecewise, points: 3}",
-       "t:1:37: schedule.points: expected 1 to 65536 pairs [step, share of the rate], found '3'"},
+       "t:1:37: schedule.points: expected 1 to 32768 pairs [step, share of the rate], found '3'"},
       {"schedule: {kind: piecewise, points: [[0, 1], 3]}", "t:1:46: schedule.points[1]: expected a pair [step, share"},
       {"schedule: {kind: piecewise, points: [[1, 1]]}", "schedule.points[0]: expected step 0 first"},
       {"schedule: {kind: piecewise, points: [[0, 1], [3, 1], [3, 2]]}", "schedule.points[2]: expected a step after 3"},

@@ -16,7 +16,7 @@ from ..errors import PartitaError
 __all__ = ["sampled", "steps_taken"]
 
 _ERROR = 1e-7  # of the lines, as a part of the highest rate: less than fp32 rounds
-_MOST = 1 << 16  # lines of a recipe
+_MOST = 1 << 15  # lines of a recipe
 
 
 def steps_taken(scheduler: Any) -> int:
