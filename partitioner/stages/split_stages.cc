@@ -13,21 +13,78 @@
 namespace partita {
 namespace {
 
-// Nodes of the backward segment that nothing sent depends on, gradients of weights and what follows from them, run
-// apart.
-void put_weights_apart(Graph& g) {
-  std::vector<bool> sent(g.values.size(), false);
-  for (size_t n = g.nodes.size(); n-- > 0;) {
-    Node& node = g.nodes[n];
-    if (node.segment != Segment::kBackward) continue;
-    bool leads = node.outputs.empty() || node.inputs.empty() ||
-                 std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return sent[v]; });
-    node.weight_gradient = !leads;
-    for (ValueId v : node.inputs) {
-      if (leads && v != kNoValue) sent[v] = true;
+// Of the backward segment the products that nothing sent depends on, gradients of weights, and what follows from them,
+// run apart, and what is made for them alone where that takes less than what it is made of. Sums for gradients of norms
+// and biases do not: they take little time, and what they read as much memory as the products' operands. A stage that
+// sends nothing, the first one, puts nothing off, so that all of it is one part.
+class WeightsApart {
+ public:
+  explicit WeightsApart(Graph& g) : g_(g), readers_(uses(g)), leads_(g.nodes.size(), false) {}
+
+  void run() {
+    find_leading();
+    const bool sends = std::ranges::any_of(
+        g_.nodes, [](const Node& node) { return node.segment == Segment::kBackward && node.outputs.empty(); });
+    for (size_t n = 0; n < g_.nodes.size(); ++n) {
+      Node& node = g_.nodes[n];
+      if (node.segment != Segment::kBackward) continue;
+      const bool follows = std::ranges::any_of(node.inputs, [&](ValueId v) {
+        const Node* producer = v == kNoValue ? nullptr : g_.producer(v);
+        return producer != nullptr && producer->segment == Segment::kBackward && producer->weight_gradient;
+      });
+      node.weight_gradient = !leads_[n] && (!sends || follows || node.op->work == WorkKind::kMatrix);
+    }
+    for (size_t n = g_.nodes.size(); n-- > 0;) {
+      Node& node = g_.nodes[n];
+      if (node.segment == Segment::kBackward && !leads_[n] && !node.weight_gradient && serves_products(node))
+        node.weight_gradient = node.op->view || extended_by(n) <= made_by(node);
     }
   }
-}
+
+ private:
+  void find_leading() {
+    std::vector<bool> sent(g_.values.size(), false);
+    for (size_t n = g_.nodes.size(); n-- > 0;) {
+      const Node& node = g_.nodes[n];
+      if (node.segment != Segment::kBackward) continue;
+      leads_[n] = node.outputs.empty() || node.inputs.empty() ||
+                  std::ranges::any_of(node.outputs, [&](ValueId v) { return sent[v]; });
+      for (ValueId v : node.inputs) {
+        if (leads_[n] && v != kNoValue) sent[v] = true;
+      }
+    }
+  }
+
+  bool is_apart(NodeId n) const { return g_.nodes[n].segment == Segment::kBackward && g_.nodes[n].weight_gradient; }
+
+  bool serves_products(const Node& node) const {
+    return std::ranges::all_of(node.outputs, [&](ValueId v) {
+      return !readers_[v].empty() && std::ranges::all_of(readers_[v], [&](NodeId n) { return is_apart(n); });
+    });
+  }
+
+  // Bytes that would wait for the node alone.
+  int64_t extended_by(size_t n) const {
+    std::set<ValueId> inputs(g_.nodes[n].inputs.begin(), g_.nodes[n].inputs.end());
+    int64_t bytes = 0;
+    for (ValueId v : inputs) {
+      if (v == kNoValue || g_.producer(v) == nullptr || g_.producer(v)->segment == Segment::kPrologue) continue;
+      if (std::ranges::none_of(readers_[v], [&](NodeId reader) { return is_apart(reader); }))
+        bytes += byte_size(g_.type(v));
+    }
+    return bytes;
+  }
+
+  int64_t made_by(const Node& node) const {
+    int64_t bytes = 0;
+    for (ValueId v : node.outputs) bytes += byte_size(g_.type(v));
+    return bytes;
+  }
+
+  Graph& g_;
+  const std::vector<std::vector<NodeId>> readers_;
+  std::vector<bool> leads_;
+};
 
 // A parameter is sent to the other stages that read it once a step; with PipeDream it changes with every micro-batch.
 absl::Status refuse_tied(const Graph& g, const StageMessages& messages) {
@@ -67,7 +124,7 @@ absl::StatusOr<std::vector<LocalProgram>> split_stages(const LocalProgram& local
                            .channels = messages.channels,
                            .overlapped = shape.overlapped};
     programs.push_back(StageCutter(local, stages, messages, stage, owners.empty()).run());
-    if (shape.schedule == PipelineSchedule::kZeroBubble) put_weights_apart(programs.back().graph);
+    if (shape.schedule == PipelineSchedule::kZeroBubble) WeightsApart(programs.back().graph).run();
     sort_by_execution(programs.back().graph, stage);
     if (stage.updates_each()) PARTITA_RETURN_IF_ERROR(stash_weights(programs.back()));
   }

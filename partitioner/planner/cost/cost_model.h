@@ -117,7 +117,8 @@ class CostModel {
   // Adds what copies of the modes that wait on the host take (stage_recompute.cc).
   void add_copies(const UnitWork& unit, const DeviceProfile& device, const Layout& layout, UnitCost& cost) const;
   // Bytes that a unit's micro-batch keeps for backward on a rank or its host.
-  double kept(const UnitWork& unit, const DeviceProfile& device, const Layout& layout, RecomputeMode mode) const;
+  double kept(const UnitWork& unit, const DeviceProfile& device, const Layout& layout, RecomputeMode mode,
+              bool first) const;
   // Seconds that a mode adds to a unit and micro-batch.
   static double again_seconds(const UnitCost& cost, RecomputeMode mode);
   // Of a kind's units on a stage, together.

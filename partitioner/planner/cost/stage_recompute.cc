@@ -96,8 +96,10 @@ CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t k
   return sum;
 }
 
-double CostModel::kept(const UnitWork& u, const DeviceProfile& device, const Layout& l, RecomputeMode mode) const {
-  return problem_.own_programs ? kept_bytes(u, *problem_.workload, l, mode) : saved_bytes(u, problem_, device, l, mode);
+double CostModel::kept(const UnitWork& u, const DeviceProfile& device, const Layout& l, RecomputeMode mode,
+                       bool first) const {
+  return problem_.own_programs ? kept_bytes_on_stage(u, problem_, l, mode, first)
+                               : saved_bytes(u, problem_, device, l, mode);
 }
 
 void CostModel::add_copies(const UnitWork& u, const DeviceProfile& device, const Layout& l, UnitCost& c) const {
@@ -105,7 +107,7 @@ void CostModel::add_copies(const UnitWork& u, const DeviceProfile& device, const
                backward = c.input_gradient + c.weight_gradient + c.tensor_backward + c.context_backward + c.expert;
   for (RecomputeMode mode : {RecomputeMode::kOffload, RecomputeMode::kFullOffload})
     c.again[static_cast<size_t>(mode)].copies =
-        HostCopies::of(kept(u, device, l, mode), device, forward, backward + again_seconds(c, mode));
+        HostCopies::of(kept(u, device, l, mode, true), device, forward, backward + again_seconds(c, mode));
 }
 
 std::optional<Layout> CostModel::with_recompute(Layout whole, double spare) {
@@ -167,9 +169,9 @@ std::vector<RecomputedBlocks> CostModel::recomputed(const Layout& whole, int64_t
       if (mode <= RecomputeMode::kNone) continue;
       RecomputedBlocks& to = by_mode[static_cast<size_t>(mode)];
       to.mode = mode, to.blocks.push_back(numbers[unit]);
-      const double left = in_memory * kept(w.kinds[kind], device, l, mode),
+      const double left = in_memory * kept(w.kinds[kind], device, l, mode, s == 0),
                    on_host = waits_on_host(mode_on(device, l, mode)) ? left : 0;
-      to.bytes += in_memory * kept(w.kinds[kind], device, l, RecomputeMode::kNone) - (left - on_host);
+      to.bytes += in_memory * kept(w.kinds[kind], device, l, RecomputeMode::kNone, s == 0) - (left - on_host);
       to.host_bytes += on_host;
       to.seconds += times * again_seconds(costs[kind], mode);
     }

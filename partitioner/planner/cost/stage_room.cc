@@ -35,7 +35,7 @@ CostModel::StageRoom::StageRoom(CostModel& model, const Layout& whole, const Lay
       const bool waits = hosted(mode);
       if (mode != RecomputeMode::kFull && !waits && !(w.recomputes & mode_bit(mode))) continue;
       hosted_ = hosted_ || waits;
-      const double kept = held_ * kept_bytes(u, w, own, mode);
+      const double kept = held_ * kept_bytes_on_stage(u, problem_, own, mode, stage == 0);
       waiting_[k][m] = waits ? kept : 0;
       each_[k].modes[m] = {held_ * all - (waits ? 0 : kept), again_seconds(costs[k], mode)};
     }

@@ -81,9 +81,20 @@ double blocks_on_their_way(const Layout& l, double held) {
   return std::min(2.0, held / static_cast<double>(l.overlapped()));
 }
 
-bool puts_off(const StageUnits& stage, const Layout& l) {
-  return l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1 && !stage.first;
+bool puts_off(bool first, const Layout& l) {
+  return l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1 && !first;
 }
+
+namespace {
+
+// Elements of a micro-batch as bytes on a rank.
+double held_bytes(double elements, const Problem& problem, const Layout& l) {
+  double samples = static_cast<double>(l.micro_batch);
+  if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
+  return elements * samples * problem.options.element_bytes();
+}
+
+}  // namespace
 
 double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {
   double elements = 0;
@@ -92,9 +103,16 @@ double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l)
     if (!u.is_block() && result == u.largest) continue;
     elements += w.split == 0 || w.split == 'k' ? result : result / static_cast<double>(l.tensor);
   }
-  double samples = static_cast<double>(l.micro_batch);
-  if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
-  return elements * samples * problem.options.element_bytes();
+  return held_bytes(elements, problem, l);
+}
+
+double operand_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {
+  double elements = 0;
+  for (const MatrixWork& w : u.matrices) {
+    const double operand = w.weight ? w.batch * w.m * w.k * w.count : 0;
+    elements += w.split == 'k' ? operand / static_cast<double>(l.tensor) : operand;
+  }
+  return held_bytes(elements, problem, l);
 }
 
 double stashed_versions(const Layout& l, double in_flight) {
@@ -146,7 +164,7 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
     frozen += n * untrained;
     const bool whole = l.zero < 3 && l.offload != OffloadMode::kAll;
     largest_gathered = std::max(largest_gathered, d + e + (whole ? 0 : untrained));
-    const double put_off = puts_off(stage, l) ? put_off_bytes(u, problem, l) : 0;
+    const double put_off = puts_off(stage.first, l) ? put_off_bytes(u, problem, l) : 0;
     for_each_mode(stage, k, u, l, [&](RecomputeMode said, double units) {
       const RecomputeMode mode = mode_on(device, l, said);
       const double saved = saved_bytes(u, problem, device, l, mode);

@@ -80,12 +80,15 @@ RecomputeMode mode_on(const DeviceProfile& device, const Layout& layout, Recompu
 double blocks_on_their_way(const Layout& layout, double held);
 
 // Whether a stage keeps more for gradients of weights that a zero-bubble schedule puts off. The first one makes its own
-// at once.
-bool puts_off(const StageUnits& stage, const Layout& layout);
+// at once. What those gradients read waits for them whether it was kept or computed again.
+bool puts_off(bool first, const Layout& layout);
 
 // Bytes of one micro-batch's gradients of products' results, for the gradients of weights, where they are put off. That
 // of the logits takes the logits' place.
 double put_off_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);
+
+// Bytes of what products with weights read of one micro-batch, each of them counted by itself.
+double operand_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);
 
 // Micro-batches whose values a stage holds at once: fractions where it holds chunks of them.
 double in_flight(const Problem& problem, const Layout& layout, int64_t stage);

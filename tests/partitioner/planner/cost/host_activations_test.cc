@@ -116,6 +116,25 @@ TEST(HostActivations, AreOnTheDeviceWhereItIsTheHostOrGradientsArePutOff) {
   EXPECT_EQ(cpu.step(one, RecomputeMode::kFullOffload), cpu.step(one, RecomputeMode::kFull));
 }
 
+// What gradients of weights read waits for them on all stages but the first, computed again or not, as the compiler
+// lays it out: computing a block again frees the rest.
+TEST(PutOffGradients, KeepWhatTheyRead) {
+  const Model m(8, "H100-80GB", 2);
+  Layout l;
+  l.pipeline = 2;
+  auto freed = [&](PipelineSchedule schedule, size_t stage) {
+    l.schedule = schedule;
+    return m.memory(l, RecomputeMode::kNone, stage).activations - m.memory(l, RecomputeMode::kFull, stage).activations;
+  };
+  l.recompute = RecomputeMode::kNone;
+  const double operands = operand_bytes(m.workload.kinds[1], m.own, l);
+  EXPECT_GT(operands, 4 * m.input());
+  EXPECT_LT(operands, m.kept());
+  using enum PipelineSchedule;
+  EXPECT_DOUBLE_EQ(freed(kZeroBubble, 0), freed(k1f1b, 0));
+  EXPECT_DOUBLE_EQ(freed(kZeroBubble, 1), 2 * freed(k1f1b, 1) - 4 * 2 * operands);  // two are in flight there, not one
+}
+
 // A block's copies that its own forward and backward part do not hide are waited for, of each micro-batch.
 TEST(HostActivations_Seconds, AreWhatComputeDoesNotHide) {
   Model m(8);

@@ -130,8 +130,8 @@ TEST(PlanFile, NumbersHaveTheirRange) {
   EXPECT_THAT(with("/pin/zero", 7), HasSubstr("pin.zero: expected an integer of at least 0 and at most 3, found '7'"));
   EXPECT_THAT(with("/pin/data", 0), HasSubstr("pin.data: expected an integer of at least 1"));
   EXPECT_THAT(with("/pin/recompute", "some"),
-              HasSubstr("pin.recompute: expected one of 'auto', 'none', 'selective', 'attention', 'mlp', 'full', "
-                        "'offload', 'full_offload', found"));
+              HasSubstr("pin.recompute: expected one of 'auto', 'none', 'selective', 'attention', 'mlp', "
+                        "'all_but_attention', 'full', 'offload', 'full_offload', found"));
   EXPECT_THAT(with("/global_batch", 18446744073709551615u), HasSubstr("global_batch: expected an integer"));
   EXPECT_THAT(with("/send_seconds", -1.5), HasSubstr("send_seconds: expected a number of at least 0, found '-1.5'"));
   EXPECT_THAT(with("/stages", Json::array()), HasSubstr("stages: expected a list of at least 1, found '[]'"));
