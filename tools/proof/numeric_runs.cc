@@ -22,6 +22,8 @@ constexpr double kScale = 1 << 8;         // the most that fp16's loss scale sta
 constexpr double kReferenceSeconds = 60;  // that the reference evaluator may take, other draws included
 // Of what other rounding changes, that the ranks may differ by: sums of 32 bits round more often than what they are.
 constexpr double kOf16Bits = 3, kOf32Bits = 10;
+// Of gradients, sums of hundreds of terms, which are rounded as often as they are added to, and once in a draw.
+constexpr double kOfSums = 2;
 constexpr size_t kDraws = 4;  // of other rounding: of one number, such as a loss, one draw may tell little
 
 class ScalarSink : public runtime::MetricsSink {
@@ -261,8 +263,8 @@ absl::StatusOr<bool> NumericRuns::draw(Side& side, const Runs& runs) const {
 absl::Status NumericRuns::push(Side& side, const Runs& runs) const {
   const bool is_compiled = &side == &runs.compiled;
   if ((side.off.empty() && !is_compiled) || side.pushed) return absl::OkStatus();
-  PARTITA_ASSIGN_OR_RETURN(
-      side.pushed, push_gradients(bundle_.serial, side.share, is_compiled ? compiled(runs) : by_reference(runs)));
+  PARTITA_ASSIGN_OR_RETURN(side.pushed, push_gradients(bundle_.serial, kOfSums * side.share,
+                                                       is_compiled ? compiled(runs) : by_reference(runs)));
   return absl::OkStatus();
 }
 
