@@ -4,6 +4,7 @@
 
 #include "base/cat.h"
 #include "base/status.h"
+#include "ir/recipe/step_pairs.h"
 #include "ir/yaml/yaml_fields.h"
 
 namespace partita {
@@ -148,22 +149,12 @@ absl::Status parse_milestones(const YamlNode& node, const std::string& path, Sch
 absl::Status parse_points(const YamlNode& node, const std::string& path, ScheduleRecipe& out) {
   constexpr size_t kMost = 1 << 15;  // what a file may hold
   if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
-  if (node.kind != YamlNode::Kind::kSequence || node.items.empty() || node.items.size() > kMost)
-    return unexpected(node, path, cat("1 to ", kMost, " pairs [step, share of the rate]"));
-  for (size_t k = 0; k < node.items.size(); ++k) {
-    const YamlNode& item = *node.items[k];
-    const std::string at = cat(path, "[", k, "]");
-    if (item.kind != YamlNode::Kind::kSequence || item.items.size() != 2)
-      return unexpected(item, at, "a pair [step, share of the rate]");
-    ScheduleRecipe::Point point;
-    PARTITA_ASSIGN_OR_RETURN(point.step, read_integer(*item.items[0], at, 0, kLargestCount));
-    PARTITA_ASSIGN_OR_RETURN(point.share, read_number(*item.items[1], at, kNonNegative));
-    if (k == 0 && point.step != 0) return unexpected(item, at, "step 0 first");
-    if (k > 0 && point.step <= out.points.back().step)
-      return unexpected(item, at, cat("a step after ", out.points.back().step));
-    out.points.push_back(point);
-  }
-  return absl::OkStatus();
+  return read_step_pairs(node, path, kMost, "[step, share of the rate]",
+                         [&](int64_t step, const YamlNode& value, const std::string& at) -> absl::Status {
+                           PARTITA_ASSIGN_OR_RETURN(const double share, read_number(value, at, kNonNegative));
+                           out.points.push_back({step, share});
+                           return absl::OkStatus();
+                         });
 }
 
 absl::Status check_schedule_keys(const YamlNode& node, const std::string& path, ScheduleKind kind) {

@@ -16,6 +16,7 @@
 #include "ir/recipe/read_data.h"
 #include "ir/recipe/read_loss.h"
 #include "ir/recipe/read_optimizer.h"
+#include "ir/recipe/step_pairs.h"
 #include "ir/recipe/write_recipe.h"
 #include "ir/yaml/yaml_fields.h"
 
@@ -37,20 +38,13 @@ absl::Status parse_micro(const YamlNode& node, const std::string& path, BatchRec
 absl::Status parse_global(const YamlNode& node, const std::string& path, BatchRecipe& out) {
   if (node.kind != Kind::kSequence) return integer(&BatchRecipe::global, 1)(node, path, out);
   constexpr size_t kMostPhases = 64;  // each is a program of its own
-  if (node.items.empty() || node.items.size() > kMostPhases)
-    return unexpected(node, path, cat("1 to ", kMostPhases, " pairs [step, samples]"));
-  for (size_t k = 0; k < node.items.size(); ++k) {
-    const YamlNode& item = *node.items[k];
-    const std::string at = cat(path, "[", k, "]");
-    if (item.kind != Kind::kSequence || item.items.size() != 2) return unexpected(item, at, "a pair [step, samples]");
-    BatchPhase phase;
-    PARTITA_ASSIGN_OR_RETURN(phase.from, read_integer(*item.items[0], at, 0, kLargestCount));
-    PARTITA_ASSIGN_OR_RETURN(phase.samples, read_integer(*item.items[1], at, 1, kLargestCount));
-    if (k == 0 && phase.from != 0) return unexpected(item, at, "step 0 first");
-    if (k > 0 && phase.from <= out.ramp.back().from)
-      return unexpected(item, at, cat("a step after ", out.ramp.back().from));
-    out.ramp.push_back(phase);
-  }
+  PARTITA_RETURN_IF_ERROR(
+      read_step_pairs(node, path, kMostPhases, "[step, samples]",
+                      [&](int64_t step, const YamlNode& value, const std::string& at) -> absl::Status {
+                        PARTITA_ASSIGN_OR_RETURN(const int64_t samples, read_integer(value, at, 1, kLargestCount));
+                        out.ramp.push_back({step, samples});
+                        return absl::OkStatus();
+                      }));
   out.global = out.ramp.back().samples;
   return absl::OkStatus();
 }

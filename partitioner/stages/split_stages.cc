@@ -37,7 +37,7 @@ class WeightsApart {
     for (size_t n = g_.nodes.size(); n-- > 0;) {
       Node& node = g_.nodes[n];
       if (node.segment == Segment::kBackward && !leads_[n] && !node.weight_gradient && serves_products(node))
-        node.weight_gradient = node.op->view || extended_by(n) <= made_by(node);
+        node.weight_gradient = node.op->view || extended_by(node) <= made_by(node);
     }
   }
 
@@ -64,8 +64,8 @@ class WeightsApart {
   }
 
   // Bytes that would wait for the node alone.
-  int64_t extended_by(size_t n) const {
-    std::set<ValueId> inputs(g_.nodes[n].inputs.begin(), g_.nodes[n].inputs.end());
+  int64_t extended_by(const Node& node) const {
+    std::set<ValueId> inputs(node.inputs.begin(), node.inputs.end());
     int64_t bytes = 0;
     for (ValueId v : inputs) {
       if (v == kNoValue || g_.producer(v) == nullptr || g_.producer(v)->segment == Segment::kPrologue) continue;

@@ -40,8 +40,7 @@ std::array<double, 2> local_parameters(const Workload& w, const StageUnits& stag
 
 double saved_bytes(const UnitWork& u, const Problem& problem, const DeviceProfile& device, const Layout& l,
                    RecomputeMode mode) {
-  double samples = static_cast<double>(l.micro_batch);
-  if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
+  const double samples = local_samples(*problem.workload, l);
   double element = problem.options.element_bytes(), whole = whole_share(u, l), t = static_cast<double>(l.tensor);
   if (on_device(mode) == RecomputeMode::kFull) return u.input * element * whole * samples;
   auto here = [&](const TensorParts& p) { return p[0] / t + p[1] * whole; };
@@ -85,16 +84,10 @@ bool puts_off(bool first, const Layout& l) {
   return l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1 && !first;
 }
 
-namespace {
-
-// Elements of a micro-batch as bytes on a rank.
-double held_bytes(double elements, const Problem& problem, const Layout& l) {
-  double samples = static_cast<double>(l.micro_batch);
-  if (problem.workload->sequence > 1) samples /= static_cast<double>(l.context);
-  return elements * samples * problem.options.element_bytes();
+double local_samples(const Workload& w, const Layout& l) {
+  const double samples = static_cast<double>(l.micro_batch);
+  return w.sequence > 1 ? samples / static_cast<double>(l.context) : samples;
 }
-
-}  // namespace
 
 double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {
   double elements = 0;
@@ -103,7 +96,7 @@ double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l)
     if (!u.is_block() && result == u.largest) continue;
     elements += w.split == 0 || w.split == 'k' ? result : result / static_cast<double>(l.tensor);
   }
-  return held_bytes(elements, problem, l);
+  return elements * local_samples(*problem.workload, l) * problem.options.element_bytes();
 }
 
 double operand_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {
@@ -112,7 +105,7 @@ double operand_bytes(const UnitWork& u, const Problem& problem, const Layout& l)
     const double operand = w.weight ? w.batch * w.m * w.k * w.count : 0;
     elements += w.split == 'k' ? operand / static_cast<double>(l.tensor) : operand;
   }
-  return held_bytes(elements, problem, l);
+  return elements * local_samples(*problem.workload, l) * problem.options.element_bytes();
 }
 
 double stashed_versions(const Layout& l, double in_flight) {
@@ -175,8 +168,7 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
       if (on_device(mode) == RecomputeMode::kFull)
         largest_saved = std::max(largest_saved, saved_bytes(u, problem, device, l, RecomputeMode::kNone));
     });
-    double samples = static_cast<double>(l.micro_batch);
-    if (w.sequence > 1) samples /= static_cast<double>(l.context);
+    const double samples = local_samples(w, l);
     double split = u.largest_split ? static_cast<double>(l.tensor) : 1;
     double each = u.is_block() ? 2 * element / split  // of the largest value and its gradient
                   : split > 1  ? software.gathered_logit_bytes

@@ -90,6 +90,9 @@ double put_off_bytes(const UnitWork& unit, const Problem& problem, const Layout&
 // Bytes of what products with weights read of one micro-batch, each of them counted by itself.
 double operand_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);
 
+// Samples of a micro-batch on a rank: parts of them where their positions are divided.
+double local_samples(const Workload& workload, const Layout& layout);
+
 // Micro-batches whose values a stage holds at once: fractions where it holds chunks of them.
 double in_flight(const Problem& problem, const Layout& layout, int64_t stage);
 

@@ -91,8 +91,7 @@ double score_bytes(const UnitWork& u, const Layout& l) {
 }  // namespace
 
 double kept_bytes(const UnitWork& u, const Workload& w, const Layout& l, RecomputeMode mode) {
-  double samples = static_cast<double>(l.micro_batch);
-  if (w.sequence > 1) samples /= static_cast<double>(l.context);
+  const double samples = local_samples(w, l);
   if (on_device(mode) == RecomputeMode::kFull) return here({0, u.input_bytes}, u, l) * samples;
   const size_t known = static_cast<size_t>((w.recomputes & mode_bit(mode)) != 0 ? mode : RecomputeMode::kNone);
   TensorParts parts = u.kept[known];
@@ -137,8 +136,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   const double element = problem.options.element_bytes(), tensor = static_cast<double>(l.tensor);
   const bool mixed = kF32 > element;
   const bool sums = micro_batches(problem, l) > 1 && l.schedule != PipelineSchedule::kPipedream;  // which updates each
-  double samples = static_cast<double>(l.micro_batch);
-  if (w.sequence > 1) samples /= static_cast<double>(l.context);
+  const double samples = local_samples(w, l);
   MemoryUse m;
   double frozen_bytes = 0, read_as_stored = 0, largest_unit = 0, largest_gathered = 0, gathered = 0, working = 0,
          in_block = 0, message = 0, scores = 0;

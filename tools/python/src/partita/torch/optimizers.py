@@ -168,9 +168,9 @@ def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any], st
         if steps is None:
             raise PartitaError(f"{error}; or say steps=N, the steps of the training, and its rates are tried") from error
         return sampled(scheduler, steps, _rate)
-    # torch's cosines rise again behind their end.
-    rises = said["kind"] == "cosine" and steps is not None and steps > said["total"] + 1
-    return sampled(scheduler, steps, _rate) if rises and steps is not None else said
+    if steps is not None and said["kind"] == "cosine" and steps > said["total"] + 1:  # torch's cosines rise again behind their end
+        return sampled(scheduler, steps, _rate)
+    return said
 
 
 def _counterpart(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) -> dict[str, Any]:
