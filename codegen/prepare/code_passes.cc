@@ -63,7 +63,9 @@ absl::StatusOr<PreparedGraphs> use_relu_results(PreparedGraphs all, const CodeCo
 
 absl::StatusOr<PreparedGraphs> make_again(PreparedGraphs all, const CodeContext& c) {
   for (size_t k = 0; k < all.stages.size(); ++k) {
-    Rematerialized made = rematerialize(all.stages[k].graph, c.programs[k].row_parts);
+    const LocalProgram& program = c.programs[k];
+    Rematerialized made =
+        rematerialize(all.stages[k].graph, program.row_parts, program.stage.schedule == PipelineSchedule::kZeroBubble);
     take(all.stages[k], std::move(made.graph), made.same_as);
   }
   return all;

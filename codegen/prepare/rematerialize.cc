@@ -24,12 +24,15 @@ constexpr int kNear = 24;                   // nodes: how much longer a source m
 
 class Rematerializer {
  public:
-  Rematerializer(const Graph& graph, int64_t row_parts)
+  Rematerializer(const Graph& graph, int64_t row_parts, bool weights_apart)
       : graph_(graph),
         worth_bytes_(kWorthBytes / row_parts),
         near_(kNear * static_cast<int>(row_parts)),
+        weights_apart_(weights_apart),
         first_(graph.values.size(), INT_MAX),
         last_(graph.values.size(), -1),
+        last_before_(graph.values.size(), -1),
+        at_(graph.values.size(), INT_MAX),
         outside_(graph.values.size(), false),
         levels_(graph.values.size(), 0) {}
 
@@ -38,9 +41,14 @@ class Rematerializer {
     bool any = false;
     for (const Node& node : graph_.nodes) {
       if (!is_candidate(node)) continue;
-      int deep = levels(node, first_[node.outputs[0]], kDeepest);
+      const ValueId v = node.outputs[0];
+      int at = first_[v], deep = levels(node, at, kDeepest);
+      if (deep > kDeepest && is_apart(graph_.nodes[at])) {
+        at = last_with_sources(node, kDeepest);
+        if (at < first_[v]) deep = levels(node, at, kDeepest);
+      }
       if (deep > kDeepest) continue;
-      levels_[node.outputs[0]] = deep;
+      levels_[v] = deep, at_[v] = at;
       any = true;
     }
     if (any) return rewrite();
@@ -53,6 +61,7 @@ class Rematerializer {
   ValueId storage(ValueId v) const { return storage_of(graph_, v); }
   bool is_chosen(ValueId v) const { return levels_[v] > 0; }
   static bool is_backward(const Node& node) { return node.segment == Segment::kBackward; }
+  bool is_apart(const Node& node) const { return weights_apart_ && node.weight_gradient; }
 
   // Which backward nodes read a value.
   void index() {
@@ -65,6 +74,7 @@ class Rematerializer {
         if (is_backward(node)) {
           first_[v] = std::min(first_[v], static_cast<int>(n));
           last_[v] = static_cast<int>(n);
+          if (!is_apart(node)) last_before_[v] = last_[v];
         } else if (node.segment != Segment::kForward) {
           outside_[v] = true;
         }
@@ -103,9 +113,28 @@ class Rematerializer {
     if (producer == nullptr || producer->segment == Segment::kPrologue) return 0;
     const int impossible = most + 1;
     if (producer->segment != Segment::kForward) return impossible;
-    if (levels_[v] > 0) return std::abs(first_[v] - when) <= near_ ? levels_[v] : impossible;
+    if (levels_[v] > 0) return std::abs(at_[v] - when) <= near_ ? levels_[v] : impossible;
     if (last_[v] >= 0) return last_[v] >= when - near_ ? 0 : impossible;
     return most > 0 && repeats_cheaply(*producer) ? levels(*producer, when, most) : impossible;
+  }
+
+  // The last node before the gradients of weights at which all that `node` takes is there anyway; INT_MAX: none.
+  int last_with_sources(const Node& node, int most) const {
+    int last = INT_MAX;
+    for (ValueId input : node.inputs) {
+      if (input == kNoValue) continue;
+      const ValueId v = storage(input);
+      const Node* producer = graph_.producer(v);
+      if (producer == nullptr || producer->segment != Segment::kForward) continue;
+      if (levels_[v] > 0) {
+        last = std::min(last, at_[v]);
+      } else if (last_[v] < 0) {
+        if (most > 1 && repeats_cheaply(*producer)) last = std::min(last, last_with_sources(*producer, most - 1));
+      } else if (last_[v] == last_before_[v]) {
+        last = std::min(last, last_[v]);
+      }
+    }
+    return last;
   }
 
   bool repeats_cheaply(const Node& node) const {
@@ -116,11 +145,17 @@ class Rematerializer {
     Rewriter r(graph_);
     rewriter_ = &r;
     again_.clear();
-    for (const Node& node : graph_.nodes) {
+    std::map<int, std::vector<ValueId>> before;  // their first readers, by node
+    for (size_t v = 0; v < at_.size(); ++v) {
+      if (at_[v] < first_[v]) before[at_[v]].push_back(static_cast<ValueId>(v));
+    }
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      reader_ = &node;
+      for (ValueId v : before[static_cast<int>(n)]) backward_value(v);
       bool reads = is_backward(node) && std::any_of(node.inputs.begin(), node.inputs.end(),
                                                     [&](ValueId v) { return v != kNoValue && is_chosen(storage(v)); });
       if (reads) {
-        reader_ = &node;
         emit(node, node.segment);
         for (size_t k = 0; k < node.outputs.size(); ++k) r.replace(node.outputs[k], emitted_[k]);
       } else {
@@ -170,7 +205,10 @@ class Rematerializer {
   const Graph& graph_;
   const int64_t worth_bytes_;
   const int near_;
+  const bool weights_apart_;
   std::vector<int> first_, last_;  // per value: the first and the last backward node that reads it
+  std::vector<int> last_before_;   // per value: the last that reads it before the gradients of weights that run apart
+  std::vector<int> at_;            // per value that is computed again: the backward node that it is there for
   std::vector<bool> outside_;      // per value: read by others than the forward and backward parts
   std::vector<int> levels_;        // per value: 0, or it is computed again, over that many nodes
   Rewriter* rewriter_ = nullptr;
@@ -181,6 +219,8 @@ class Rematerializer {
 
 }  // namespace
 
-Rematerialized rematerialize(const Graph& graph, int64_t row_parts) { return Rematerializer(graph, row_parts).run(); }
+Rematerialized rematerialize(const Graph& graph, int64_t row_parts, bool weights_apart) {
+  return Rematerializer(graph, row_parts, weights_apart).run();
+}
 
 }  // namespace partita

@@ -120,6 +120,7 @@ void attention_evaluate(const OpView& use, std::span<const Tensor* const> in, st
         for (double& x : p) sum += x = std::exp(x - max);
         outputs[1].f[at] = max + std::log(sum);
         for (int64_t j = 0; j < z.t; ++j) {
+          if (p[j] == 0) continue;  // hidden: whatever its value is, NaN too
           int64_t vj = ((b * z.kv + h / z.group()) * z.t + j) * z.e;
           for (int64_t c = 0; c < z.e; ++c) outputs[0].f[at * z.e + c] += p[j] / sum * in[2]->f[vj + c];
         }

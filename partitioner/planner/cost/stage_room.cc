@@ -29,15 +29,16 @@ CostModel::StageRoom::StageRoom(CostModel& model, const Layout& whole, const Lay
     const UnitWork& u = w.kinds[k];
     seconds_.push_back(seconds(costs[k], own));
     if (!u.is_block()) continue;
-    const double all = kept_bytes(u, w, own, RecomputeMode::kNone);
+    const auto kept_of = [&](RecomputeMode mode) { return held_ * model.kept(u, device_, own, mode, stage == 0); };
+    const double all = kept_of(RecomputeMode::kNone);
     for (size_t m = 0; m < kRecomputeModes; ++m) {
       const RecomputeMode mode = static_cast<RecomputeMode>(m);
       const bool waits = hosted(mode);
       if (mode != RecomputeMode::kFull && !waits && !(w.recomputes & mode_bit(mode))) continue;
       hosted_ = hosted_ || waits;
-      const double kept = held_ * kept_bytes_on_stage(u, problem_, own, mode, stage == 0);
+      const double kept = kept_of(mode);
       waiting_[k][m] = waits ? kept : 0;
-      each_[k].modes[m] = {held_ * all - (waits ? 0 : kept), again_seconds(costs[k], mode)};
+      each_[k].modes[m] = {all - (waits ? 0 : kept), again_seconds(costs[k], mode)};
     }
   }
 }

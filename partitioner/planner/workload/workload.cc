@@ -277,7 +277,7 @@ class Analysis {
     MatrixWork x{s.batch, s.m, s.n, s.k};
     ValueId a = use.node->inputs[0], b = use.node->inputs[1];
     bool wa = !value(a).data && value(a).learned, wb = !value(b).data && value(b).learned;
-    x.weight = wa || wb;
+    x.weight = wa || wb, x.shares = x.weight && !operands_.insert(wb ? a : b).second;
     if (s.windows) x.channels = s.n, x.plane = s.to, x.strided = s.from >= 1.99 * s.to;
     x.scaled = wb ? 'm' : wa ? 'n' : 'b';
     for (int l = 0; l < 4; ++l) {
@@ -483,7 +483,7 @@ class Analysis {
   const TensorSplit tensor_split_;         // of micro-batches of one sample
   const UpdateProducts updates_;
   std::set<ValueId> made_of_rows_, makes_rows_;  // of the unit that is measured
-  std::set<ValueId> rounded_;                    // what products of fp8 numbers read
+  std::set<ValueId> operands_, rounded_;         // what products with parameters read; with fp8 numbers
   Workload out_;
 };
 

@@ -32,6 +32,7 @@ struct MatrixWork {
   bool strided = false;   // and whether windows move on by several of them
   bool of_heads = false;  // makes or takes heads of an attention that the tensor axis divides
   bool fp8 = false;       // of fp8 numbers, where the precision is fp8
+  bool shares = false;    // what it reads beside the parameter is an earlier product's too
   double count = 1;
   RecomputeModes again = 0;  // of forward's
 

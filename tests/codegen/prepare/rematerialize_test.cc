@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "ir/graph/builder.h"
 #include "tests/codegen/support/interpreter.h"
 
@@ -99,6 +101,31 @@ TEST(Rematerialize_Activation, IsMadeBesideItsGradient) {
   ASSERT_EQ(count(rematerialize(graph).graph, "gelu", Segment::kBackward), 1);
   // The last one adds up what the units of the sweep leave of the sums.
   EXPECT_EQ(compare_with_reference(graph), 3);
+}
+
+// The last that reads x w is far ahead of what reads the activation where gradients of weights run apart.
+TEST(Rematerialize_Activation, IsMadeWhereItsSourceIsReadLastForAGradientThatRunsApart) {
+  constexpr int64_t kRows = 512;
+  constexpr int kBetween = 40;
+  Builder b;
+  ValueId x = b.input("x", {DType::kF32, {kRows, 64}}),
+          w = b.state({.name = "w", .kind = StateKind::kFrozen}, {DType::kF32, {64, 256}});
+  ValueId u = b.matmul(x, w), h = b.emit("tanh", {u});
+  b.output("y", b.matmul(h, w, false, true));
+  b.context().segment = Segment::kBackward;
+  ValueId du = b.emit("exp", {u}), g = du;
+  for (int k = 0; k < kBetween; ++k) g = b.emit("exp", {g});
+  b.output("dx", g);
+  b.context().weight_gradient = true;
+  b.output("dh", b.matmul(h, du, true, false));
+  const Graph graph = std::move(b).finish();
+  EXPECT_EQ(count(rematerialize(graph).graph, "tanh", Segment::kBackward), 0);
+  const Graph now = rematerialize(graph, 1, true).graph;
+  ASSERT_EQ(count(now, "tanh", Segment::kBackward), 1);
+  const auto again = std::ranges::find_if(now.nodes, [](const Node& n) { return n.segment == Segment::kBackward; });
+  EXPECT_EQ(again->op->name, "tanh");
+  EXPECT_FALSE(again->weight_gradient);
+  EXPECT_EQ(again->outputs[0], now.nodes.back().inputs[0]);
 }
 
 // Several layers: the arena holds one activation a layer less.

@@ -370,6 +370,17 @@ TEST(Attention, RowsWithoutKeysAreZero) {
   EXPECT_EQ(out[1].f[0], -kInfinity);
 }
 
+// As kernels pass over them, and over the blocks that they fill.
+TEST(Attention, WhatHiddenKeysHoldDoesNotMatter) {
+  Tensor q = random({1, 1, 3, 2}, 1), k = random({1, 1, 3, 2}, 2), v = random({1, 1, 3, 2}, 3);
+  Attrs attrs{{"scale", 1.0}, {"causal", int64_t{1}}};
+  const auto before = run("attention", attrs, {&q, &k, &v});
+  k.f[5] = v.f[5] = std::numeric_limits<double>::quiet_NaN();
+  const auto now = run("attention", attrs, {&q, &k, &v});
+  for (int c = 0; c < 4; ++c) EXPECT_EQ(now[0].f[c], before[0].f[c]);
+  EXPECT_TRUE(std::isnan(now[0].f[4]));
+}
+
 TEST(Attention, FormulasAndFaults) {
   TensorType q = f32({2, 4, 3, 8}), k = f32({2, 2, 5, 8}), v = f32({2, 2, 5, 6}), out = f32({2, 4, 3, 6}),
              lse = f32({2, 4, 3});

@@ -102,7 +102,7 @@ double put_off_bytes(const UnitWork& u, const Problem& problem, const Layout& l)
 double operand_bytes(const UnitWork& u, const Problem& problem, const Layout& l) {
   double elements = 0;
   for (const MatrixWork& w : u.matrices) {
-    const double operand = w.weight ? w.batch * w.m * w.k * w.count : 0;
+    const double operand = w.weight && !w.shares ? w.batch * w.m * w.k * w.count : 0;
     elements += w.split == 'k' ? operand / static_cast<double>(l.tensor) : operand;
   }
   return elements * local_samples(*problem.workload, l) * problem.options.element_bytes();

@@ -87,7 +87,7 @@ bool puts_off(bool first, const Layout& layout);
 // of the logits takes the logits' place.
 double put_off_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);
 
-// Bytes of what products with weights read of one micro-batch, each of them counted by itself.
+// Bytes of what products with weights read of one micro-batch.
 double operand_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);
 
 // Samples of a micro-batch on a rank: parts of them where their positions are divided.

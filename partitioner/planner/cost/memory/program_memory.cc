@@ -16,10 +16,6 @@ double here(const TensorParts& parts, const UnitWork& u, const Layout& l) {
   return parts[0] / tensor + parts[1] * (l.sequence_parallel && u.sequence ? 1 / tensor : 1);
 }
 
-// Of gradients that are put off, what does not take the place of what backward has read: as it comes to a block, what
-// later ones kept is free. By tools/bench/memory.
-constexpr double kBesideKept = 0.5;
-
 // What blocks make again of their values, one block at a time, and what comes for them from the host and goes there.
 class ComputedAgain {
  public:
@@ -102,8 +98,7 @@ double kept_bytes(const UnitWork& u, const Workload& w, const Layout& l, Recompu
 
 double kept_bytes_on_stage(const UnitWork& u, const Problem& problem, const Layout& l, RecomputeMode mode, bool first) {
   const double kept = kept_bytes(u, *problem.workload, l, mode);
-  if (!puts_off(first, l) || mode <= RecomputeMode::kNone) return kept;
-  return std::min(kept_bytes(u, *problem.workload, l, RecomputeMode::kNone), kept + operand_bytes(u, problem, l));
+  return puts_off(first, l) ? std::max(kept, operand_bytes(u, problem, l) + put_off_bytes(u, problem, l)) : kept;
 }
 
 absl::Status take_kept(Workload& w, const Workload& program, RecomputeMode mode) {
@@ -159,7 +154,6 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
       if (!waits_on_host(mode)) m.activations += units * in_flight * kept;
       again.add(u, mode, units * in_flight, kept, on_device(mode) == RecomputeMode::kFull ? all : all - kept);
     });
-    if (puts_off(stage.first, l)) m.activations += n * in_flight * kBesideKept * put_off_bytes(u, problem, l);
     if (l.pipeline > 1) message = std::max(message, here({0, u.input_bytes}, u, l) * samples);
     // A value and its gradient, which takes the logits' place; in a block beside what is computed again.
     const double largest = u.largest * samples * element / (u.largest_split ? tensor : 1) *
