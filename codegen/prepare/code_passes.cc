@@ -65,7 +65,8 @@ absl::StatusOr<PreparedGraphs> make_again(PreparedGraphs all, const CodeContext&
   for (size_t k = 0; k < all.stages.size(); ++k) {
     const LocalProgram& program = c.programs[k];
     Rematerialized made =
-        rematerialize(all.stages[k].graph, program.row_parts, program.stage.schedule == PipelineSchedule::kZeroBubble);
+        rematerialize(all.stages[k].graph, program.row_parts, program.stage.schedule == PipelineSchedule::kZeroBubble,
+                      c.gpu ? program.blocks_on_host : std::vector<bool>{});
     take(all.stages[k], std::move(made.graph), made.same_as);
   }
   return all;

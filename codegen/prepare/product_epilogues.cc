@@ -280,8 +280,9 @@ class Fuser {
       return made != nullptr && made->segment == Segment::kPrologue;
     };
     const bool state = graph_.producer(storage(e.bias)) == nullptr || is_early(e.bias);
+    NodeContext& context = r_.builder().context();
     if (state && (is_early(product.inputs[0]) || is_early(product.inputs[1])))
-      r_.builder().context().segment = Segment::kPrologue;
+      context.segment = Segment::kPrologue, context.weight_gradient = false;
     const ValueId made = r_.builder().cast(bias, narrow);
     r_.at(product);
     made_.emplace_back(made, kNoValue);

@@ -24,11 +24,12 @@ constexpr int kNear = 24;                   // nodes: how much longer a source m
 
 class Rematerializer {
  public:
-  Rematerializer(const Graph& graph, int64_t row_parts, bool weights_apart)
+  Rematerializer(const Graph& graph, int64_t row_parts, bool weights_apart, const std::vector<bool>& on_host)
       : graph_(graph),
         worth_bytes_(kWorthBytes / row_parts),
         near_(kNear * static_cast<int>(row_parts)),
         weights_apart_(weights_apart),
+        on_host_(on_host),
         first_(graph.values.size(), INT_MAX),
         last_(graph.values.size(), -1),
         last_before_(graph.values.size(), -1),
@@ -43,7 +44,7 @@ class Rematerializer {
       if (!is_candidate(node)) continue;
       const ValueId v = node.outputs[0];
       int at = first_[v], deep = levels(node, at, kDeepest);
-      if (deep > kDeepest && is_apart(graph_.nodes[at])) {
+      if (deep > kDeepest && is_apart(graph_.nodes[at]) && !waits_on_host(graph_.nodes[at])) {
         at = last_with_sources(node, kDeepest);
         if (at < first_[v]) deep = levels(node, at, kDeepest);
       }
@@ -62,6 +63,10 @@ class Rematerializer {
   bool is_chosen(ValueId v) const { return levels_[v] > 0; }
   static bool is_backward(const Node& node) { return node.segment == Segment::kBackward; }
   bool is_apart(const Node& node) const { return weights_apart_ && node.weight_gradient; }
+  bool waits_on_host(const Node& node) const {
+    return node.block >= 0 && static_cast<size_t>(node.block) < on_host_.size() &&
+           on_host_[static_cast<size_t>(node.block)];
+  }
 
   // Which backward nodes read a value.
   void index() {
@@ -206,11 +211,12 @@ class Rematerializer {
   const int64_t worth_bytes_;
   const int near_;
   const bool weights_apart_;
-  std::vector<int> first_, last_;  // per value: the first and the last backward node that reads it
-  std::vector<int> last_before_;   // per value: the last that reads it before the gradients of weights that run apart
-  std::vector<int> at_;            // per value that is computed again: the backward node that it is there for
-  std::vector<bool> outside_;      // per value: read by others than the forward and backward parts
-  std::vector<int> levels_;        // per value: 0, or it is computed again, over that many nodes
+  const std::vector<bool>& on_host_;  // by block
+  std::vector<int> first_, last_;     // per value: the first and the last backward node that reads it
+  std::vector<int> last_before_;  // per value: the last that reads it before the gradients of weights that run apart
+  std::vector<int> at_;           // per value that is computed again: the backward node that it is there for
+  std::vector<bool> outside_;     // per value: read by others than the forward and backward parts
+  std::vector<int> levels_;       // per value: 0, or it is computed again, over that many nodes
   Rewriter* rewriter_ = nullptr;
   std::map<ValueId, ValueId> again_;
   std::vector<ValueId> emitted_;
@@ -219,8 +225,9 @@ class Rematerializer {
 
 }  // namespace
 
-Rematerialized rematerialize(const Graph& graph, int64_t row_parts, bool weights_apart) {
-  return Rematerializer(graph, row_parts, weights_apart).run();
+Rematerialized rematerialize(const Graph& graph, int64_t row_parts, bool weights_apart,
+                             const std::vector<bool>& on_host) {
+  return Rematerializer(graph, row_parts, weights_apart, on_host).run();
 }
 
 }  // namespace partita

@@ -32,8 +32,8 @@ std::vector<int> CostModel::cut_evenly(const Layout& l) const {
 }
 
 double CostModel::seconds(const UnitCost& c, const Layout& l) {
-  return c.forward + c.input_gradient + c.weight_gradient + again_seconds(c, l.recompute) + c.tensor_forward +
-         c.tensor_backward + c.context_forward + c.context_backward + c.expert * 2;
+  return c.forward + c.input_gradient + c.weight_gradient + again_seconds(c, l.recompute, puts_off(false, l)) +
+         c.tensor_forward + c.tensor_backward + c.context_forward + c.context_backward + c.expert * 2;
 }
 
 double CostModel::heaviest_of_largest(const DeviceGroup& group, const Layout& l) {

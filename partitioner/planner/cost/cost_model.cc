@@ -127,7 +127,8 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
     const DeviceGroup& group = group_of_stage(whole, static_cast<int64_t>(stage));
     const SoftwareProfile& software = group.device.software;
     const auto& costs = unit_costs(group, l);
-    auto& [forward, backward, weight] = out[stage][chunk];
+    ChunkTimes& times = out[stage][chunk];
+    auto& [forward, backward, weight] = times;
     for (size_t k = 0; k < costs.size(); ++k) {
       double n = chunks[p].counts[k];
       if (n == 0) continue;
@@ -136,7 +137,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       forward[kCompute] += n * c.forward;
       backward[kCompute] += n * c.input_gradient, weight[kCompute] += n * c.weight_gradient;
       backward[kRecompute] += again.compute;
-      again.copies.add_to(forward, backward);
+      (puts_off(chunks[p].first, l) ? again.copies_apart : again.copies).add_to(times);
       for (double e : problem_.workload->kinds[k].batch_reduces) {
         const double each = collective_time(group, CollectiveKind::kAllReduce, samples, e * sizeof(float)).seconds;
         forward[kStatistics] += n * each, backward[kStatistics] += n * each;
@@ -150,7 +151,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       backward[kContext] += n * c.context_backward + again.context * c.context_forward;
       forward[kExpert] += n * c.expert, backward[kExpert] += (n + again.expert) * c.expert;
     }
-    add_exchanges(l, group, costs, chunks[p], unit, received, out[stage][chunk]);
+    add_exchanges(l, group, costs, chunks[p], unit, received, times);
     if (m > 1 && l.schedule != PipelineSchedule::kPipedream) {  // each adds its gradients to those of the ones before
       auto [dense, expert] = local_parameters(*problem_.workload, chunks[p], l);
       double parameters = dense + expert;

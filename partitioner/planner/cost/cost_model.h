@@ -98,7 +98,7 @@ class CostModel {
     // host.
     struct Again {
       double compute = 0, tensor = 0, context = 0, expert = 0;
-      HostCopies copies = {};
+      HostCopies copies = {}, copies_apart = {};  // these where gradients of weights are put off
     };
     double forward = 0, input_gradient = 0, weight_gradient = 0;
     std::array<Again, kRecomputeModes> again;
@@ -116,11 +116,8 @@ class CostModel {
                            RecomputeMode mode) const;
   // Adds what copies of the modes that wait on the host take (stage_recompute.cc).
   void add_copies(const UnitWork& unit, const DeviceProfile& device, const Layout& layout, UnitCost& cost) const;
-  // Bytes that a unit's micro-batch keeps for backward on a rank or its host.
-  double kept(const UnitWork& unit, const DeviceProfile& device, const Layout& layout, RecomputeMode mode,
-              bool first) const;
-  // Seconds that a mode adds to a unit and micro-batch.
-  static double again_seconds(const UnitCost& cost, RecomputeMode mode);
+  // Seconds that a mode adds to a unit and micro-batch; `apart`: whether gradients of weights are put off.
+  static double again_seconds(const UnitCost& cost, RecomputeMode mode, bool apart);
   // Of a kind's units on a stage, together.
   UnitCost::Again again_on(const StageUnits& units, size_t kind, const UnitCost& cost, const Layout& layout) const;
   static Key time_key(const DeviceGroup& group, const Layout& layout);

@@ -79,10 +79,10 @@ CostModel::UnitCost::Again CostModel::repeated(const UnitWork& u, const UnitTime
   return {known + scores + host, share(sums_again, sums), share(sent_again, sent), share(experts_again, experts)};
 }
 
-double CostModel::again_seconds(const UnitCost& c, RecomputeMode mode) {
+double CostModel::again_seconds(const UnitCost& c, RecomputeMode mode, bool apart) {
   const UnitCost::Again& a = again(c, mode);
   return a.compute + a.tensor * c.tensor_forward + a.context * c.context_forward + a.expert * c.expert +
-         a.copies.added();
+         (apart ? a.copies_apart : a.copies).added();
 }
 
 CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t kind, const UnitCost& cost,
@@ -91,23 +91,21 @@ CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t k
   for_each_mode(units, kind, problem_.workload->kinds[kind], l, [&](RecomputeMode mode, double n) {
     const UnitCost::Again& a = again(cost, mode);
     sum.compute += n * a.compute, sum.tensor += n * a.tensor, sum.context += n * a.context, sum.expert += n * a.expert;
-    sum.copies.add(a.copies, n);
+    sum.copies.add(a.copies, n), sum.copies_apart.add(a.copies_apart, n);
   });
   return sum;
 }
 
-double CostModel::kept(const UnitWork& u, const DeviceProfile& device, const Layout& l, RecomputeMode mode,
-                       bool first) const {
-  return problem_.own_programs ? kept_bytes_on_stage(u, problem_, l, mode, first)
-                               : saved_bytes(u, problem_, device, l, mode);
-}
-
 void CostModel::add_copies(const UnitWork& u, const DeviceProfile& device, const Layout& l, UnitCost& c) const {
-  const double forward = c.forward + c.tensor_forward + c.context_forward + c.expert,
-               backward = c.input_gradient + c.weight_gradient + c.tensor_backward + c.context_backward + c.expert;
-  for (RecomputeMode mode : {RecomputeMode::kOffload, RecomputeMode::kFullOffload})
-    c.again[static_cast<size_t>(mode)].copies =
-        HostCopies::of(kept(u, device, l, mode, true), device, forward, backward + again_seconds(c, mode));
+  const double forward = c.forward + c.tensor_forward + c.context_forward + c.expert;
+  for (RecomputeMode mode : {RecomputeMode::kOffload, RecomputeMode::kFullOffload}) {
+    UnitCost::Again& a = c.again[static_cast<size_t>(mode)];
+    const double backward =
+        c.input_gradient + c.tensor_backward + c.context_backward + c.expert + again_seconds(c, mode, false);
+    const auto kept = [&](bool apart) { return kept_on_rank(u, problem_, device, l, mode, apart); };
+    a.copies = HostCopies::of(kept(false), device, forward, backward + c.weight_gradient, 0);
+    a.copies_apart = HostCopies::of(kept(true), device, forward, backward, c.weight_gradient);
+  }
 }
 
 std::optional<Layout> CostModel::with_recompute(Layout whole, double spare) {
@@ -169,11 +167,12 @@ std::vector<RecomputedBlocks> CostModel::recomputed(const Layout& whole, int64_t
       if (mode <= RecomputeMode::kNone) continue;
       RecomputedBlocks& to = by_mode[static_cast<size_t>(mode)];
       to.mode = mode, to.blocks.push_back(numbers[unit]);
-      const double left = in_memory * kept(w.kinds[kind], device, l, mode, s == 0),
-                   on_host = waits_on_host(mode_on(device, l, mode)) ? left : 0;
-      to.bytes += in_memory * kept(w.kinds[kind], device, l, RecomputeMode::kNone, s == 0) - (left - on_host);
-      to.host_bytes += on_host;
-      to.seconds += times * again_seconds(costs[kind], mode);
+      const bool apart = puts_off(s == 0, l);
+      const auto kept = [&](RecomputeMode m) { return kept_on_rank(w.kinds[kind], problem_, device, l, m, apart); };
+      const KeptBytes left = kept(mode_on(device, mode));
+      to.bytes += in_memory * (kept(RecomputeMode::kNone).on_device - left.on_device);
+      to.host_bytes += in_memory * left.on_host;
+      to.seconds += times * again_seconds(costs[kind], mode, apart);
     }
   }
   std::vector<RecomputedBlocks> out;

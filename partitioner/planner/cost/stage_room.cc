@@ -24,21 +24,22 @@ CostModel::StageRoom::StageRoom(CostModel& model, const Layout& whole, const Lay
   const Workload& w = *problem_.workload;
   const std::vector<UnitCost>& costs = model.unit_costs(model.group_of_stage(whole, stage), own);
   each_.resize(w.kinds.size()), waiting_.resize(w.kinds.size());
-  auto hosted = [&](RecomputeMode mode) { return problem_.own_programs && waits_on_host(mode_on(device_, own, mode)); };
+  auto hosted = [&](RecomputeMode mode) { return problem_.own_programs && waits_on_host(mode_on(device_, mode)); };
+  const bool apart = puts_off(stage == 0, own);
   for (size_t k = 0; k < each_.size(); ++k) {
     const UnitWork& u = w.kinds[k];
     seconds_.push_back(seconds(costs[k], own));
     if (!u.is_block()) continue;
-    const auto kept_of = [&](RecomputeMode mode) { return held_ * model.kept(u, device_, own, mode, stage == 0); };
-    const double all = kept_of(RecomputeMode::kNone);
+    const auto kept = [&](RecomputeMode mode) { return kept_on_rank(u, problem_, device_, own, mode, apart); };
+    const double all = kept(RecomputeMode::kNone).on_device;
     for (size_t m = 0; m < kRecomputeModes; ++m) {
       const RecomputeMode mode = static_cast<RecomputeMode>(m);
       const bool waits = hosted(mode);
       if (mode != RecomputeMode::kFull && !waits && !(w.recomputes & mode_bit(mode))) continue;
       hosted_ = hosted_ || waits;
-      const double kept = kept_of(mode);
-      waiting_[k][m] = waits ? kept : 0;
-      each_[k].modes[m] = {all - (waits ? 0 : kept), again_seconds(costs[k], mode)};
+      const KeptBytes left = kept(mode);
+      waiting_[k][m] = held_ * left.on_host;
+      each_[k].modes[m] = {held_ * (all - left.on_device), again_seconds(costs[k], mode, apart)};
     }
   }
 }
@@ -110,7 +111,7 @@ double CostModel::held(const Layout& l, const std::vector<StageUnits>& chunks, i
     const StageUnits& units = chunks[c * static_cast<size_t>(l.pipeline) + static_cast<size_t>(stage)];
     for (size_t k = 0; k < units.counts.size(); ++k) {
       for_each_mode(units, k, w.kinds[k], own, [&](RecomputeMode mode, double n) {
-        if (!waits_on_host(mode_on(device, own, mode))) kept[c] += n * kept_bytes(w.kinds[k], w, own, mode);
+        if (!waits_on_host(mode_on(device, mode))) kept[c] += n * kept_bytes(w.kinds[k], w, own, mode);
       });
     }
   }

@@ -40,7 +40,7 @@ double CostModel::least_in_turns(const Layout& l) {
   double least = 1;
   for (const UnitCost& c : unit_costs(problem_.cluster->groups[0], l)) {
     const double all = seconds(c, l), computed = c.forward + c.input_gradient + c.weight_gradient;
-    const double sent = all - computed - again_seconds(c, l.recompute);
+    const double sent = all - computed - again_seconds(c, l.recompute, puts_off(false, l));
     if (all > 0) least = std::min(least, 1 - hides * std::min(all - sent, sent) / all);
   }
   return least;

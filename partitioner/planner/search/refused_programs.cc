@@ -13,11 +13,14 @@ constexpr double kAnotherProgram = 32;
 constexpr double kLeastRoom = 1 << 28;
 
 // Whether each block keeps as much for backward on the device, or more. What is on its way to the host or back takes
-// room there as well.
+// room there as well, and what gradients of weights that are put off read, where it was computed again.
 bool keeps_as_much(const Layout& l, const Layout& of) {
   for (size_t b = 0; b <= std::max(l.recompute_blocks.size(), of.recompute_blocks.size()); ++b) {
     const RecomputeMode mine = l.recompute_of(b), theirs = of.recompute_of(b);
-    const bool least = on_device(theirs) == RecomputeMode::kFull && (waits_on_host(theirs) || !waits_on_host(mine));
+    const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble;
+    const bool least =
+        on_device(theirs) == RecomputeMode::kFull &&
+        (!waits_on_host(mine) || (waits_on_host(theirs) && !(puts_off && mine == RecomputeMode::kOffload)));
     if (mine != theirs && mine != RecomputeMode::kNone && !least) return false;
   }
   return true;

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "ir/graph/builder.h"
+#include "ir/graph/verify.h"
 #include "runtime/program/params.h"
 #include "tests/codegen/support/cuda_on_host.h"
 #include "tests/codegen/support/interpreter.h"
@@ -125,6 +126,21 @@ TEST(ProductEpilogues_GeluThatNothingElseNeeds, WritesNothingBesides) {
 }
 
 // The gradient of a weight that is added up over micro-batches, and of its bias beside it.
+// The narrow copy of its bias is made once, before all micro-batches, and is no gradient.
+TEST(ProductEpilogues_ProductComputedAgainForAWeight, TakesABiasThatIsMadeEarly) {
+  Builder b;
+  ValueId x = b.input("x", {DType::kBF16, {24, 16}}), w = b.state({.name = "w"}, {DType::kF32, {16, 40}}),
+          c = b.state({.name = "c"}, {DType::kF32, {40}});
+  b.context().segment = Segment::kPrologue;
+  ValueId narrow = b.cast(w, DType::kBF16);
+  b.context().segment = Segment::kBackward, b.context().weight_gradient = true;
+  b.output("y", b.cast(b.add(b.cast(b.matmul(x, narrow), DType::kF32), c), DType::kBF16));
+  const Graph graph = std::move(b).finish(), now = fuse_products(graph).graph;
+  EXPECT_THAT(epilogues(graph), ElementsAre("bias"));
+  const absl::Status sound = verify(now, Phase::kRank);
+  EXPECT_TRUE(sound.ok()) << sound;
+}
+
 TEST(ProductEpilogues_Accumulation, KeepsBoth) {
   Builder b;
   ValueId x = b.input("x", {DType::kF32, {16, 24}}), g = b.input("g", {DType::kF32, {16, 8}});

@@ -126,6 +126,11 @@ TEST(Rematerialize_Activation, IsMadeWhereItsSourceIsReadLastForAGradientThatRun
   EXPECT_EQ(again->op->name, "tanh");
   EXPECT_FALSE(again->weight_gradient);
   EXPECT_EQ(again->outputs[0], now.nodes.back().inputs[0]);
+  // Where the product's block leaves what it reads to the host, it comes up for the product.
+  Graph blocks = graph;
+  for (Node& node : blocks.nodes) node.block = 1;
+  EXPECT_EQ(count(rematerialize(blocks, 1, true, {true, false}).graph, "tanh", Segment::kBackward), 1);
+  EXPECT_EQ(count(rematerialize(blocks, 1, true, {false, true}).graph, "tanh", Segment::kBackward), 0);
 }
 
 // Several layers: the arena holds one activation a layer less.

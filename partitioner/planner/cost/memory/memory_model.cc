@@ -71,9 +71,22 @@ double in_flight(const Problem& problem, const Layout& whole, int64_t stage) {
   return std::min(all, p - static_cast<double>(stage));
 }
 
-RecomputeMode mode_on(const DeviceProfile& device, const Layout& l, RecomputeMode mode) {
-  const bool puts_off = l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1;
-  return device.has_host() && !puts_off ? mode : on_device(mode);
+RecomputeMode mode_on(const DeviceProfile& device, RecomputeMode mode) {
+  return device.has_host() ? mode : on_device(mode);
+}
+
+KeptBytes kept_on_rank(const UnitWork& u, const Problem& problem, const DeviceProfile& device, const Layout& l,
+                       RecomputeMode mode, bool apart) {
+  const double kept = problem.own_programs ? kept_bytes(u, *problem.workload, l, mode)
+                                           : saved_bytes(u, problem, device, l, mode),
+               operands = apart ? operand_bytes(u, problem, l) : 0, put_off = apart ? put_off_bytes(u, problem, l) : 0;
+  if (!waits_on_host(mode)) return {.on_device = std::max(kept, operands + put_off)};
+  // What is computed again is there for the gradients of weights, too.
+  const bool again = on_device(mode) == RecomputeMode::kFull;
+  return {.on_device = put_off + (again ? operands : 0),
+          .on_host = kept + (again ? 0 : operands),
+          .for_backward = kept,
+          .for_weights = again ? 0 : operands};
 }
 
 double blocks_on_their_way(const Layout& l, double held) {
@@ -159,7 +172,7 @@ MemoryUse stage_memory(const Problem& problem, const DeviceProfile& device, cons
     largest_gathered = std::max(largest_gathered, d + e + (whole ? 0 : untrained));
     const double put_off = puts_off(stage.first, l) ? put_off_bytes(u, problem, l) : 0;
     for_each_mode(stage, k, u, l, [&](RecomputeMode said, double units) {
-      const RecomputeMode mode = mode_on(device, l, said);
+      const RecomputeMode mode = mode_on(device, said);
       const double saved = saved_bytes(u, problem, device, l, mode);
       m.activations += units * ((waits_on_host(mode) ? 0 : saved) + put_off) * in_flight;
       if (waits_on_host(mode)) {

@@ -71,9 +71,8 @@ LayoutCommunicators communicators(const Layout& layout);
 double saved_bytes(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
                    RecomputeMode mode);
 
-// What a mode is counted as: where the device is the host, on_device(). So it is where gradients of weights are put
-// off: a program brings what they read up a second time, which no time here knows of.
-RecomputeMode mode_on(const DeviceProfile& device, const Layout& layout, RecomputeMode mode);
+// What a mode is counted as: where the device is the host, on_device().
+RecomputeMode mode_on(const DeviceProfile& device, RecomputeMode mode);
 
 // Of each micro-batch that takes its turn, blocks whose values are on the device though they wait on the host: one that
 // is at work, and one on its way. `held`: blocks whose values there are, of all micro-batches in flight.
@@ -82,6 +81,17 @@ double blocks_on_their_way(const Layout& layout, double held);
 // Whether a stage keeps more for gradients of weights that a zero-bubble schedule puts off. The first one makes its own
 // at once. What those gradients read waits for them whether it was kept or computed again.
 bool puts_off(bool first, const Layout& layout);
+
+// Of what one micro-batch keeps for one unit's backward, bytes.
+struct KeptBytes {
+  double on_device = 0, on_host = 0;
+  double for_backward = 0, for_weights = 0;  // of the host's, what comes up for either part; some for both
+};
+// Under a mode that is mode_on() of the device. Where gradients of weights are put off (`apart`), what they read takes
+// the place of what was kept as backward comes through the blocks; a micro-batch's slot is as large as the larger of
+// the two.
+KeptBytes kept_on_rank(const UnitWork& unit, const Problem& problem, const DeviceProfile& device, const Layout& layout,
+                       RecomputeMode mode, bool apart);
 
 // Bytes of one micro-batch's gradients of products' results, for the gradients of weights, where they are put off. That
 // of the logits takes the logits' place.

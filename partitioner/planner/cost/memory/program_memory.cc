@@ -19,17 +19,13 @@ double here(const TensorParts& parts, const UnitWork& u, const Layout& l) {
 // What blocks make again of their values, one block at a time, and what comes for them from the host and goes there.
 class ComputedAgain {
  public:
-  // Units of all micro-batches in flight with a mode, what each keeps for backward, on the device or the host, and what
-  // one of them makes again.
-  void add(const UnitWork& unit, RecomputeMode mode, double units, double kept, double again) {
+  // Units of all micro-batches in flight with a mode, what each keeps for backward, and what one of them makes again.
+  void add(const UnitWork& unit, RecomputeMode mode, double units, const KeptBytes& kept, double again) {
     Blocks& to = modes_[static_cast<size_t>(mode)];
     if (mode > RecomputeMode::kSelective) to.again = std::max(to.again, again);
     if (unit.is_block()) to.count += units, all_ += units;
-    if (waits_on_host(mode)) {
-      to.of_one = std::max(to.of_one, kept);
-    } else {
-      to.kept += units * kept, kept_of_blocks_ += unit.is_block() ? units * kept : 0;
-    }
+    to.of_one = std::max(to.of_one, kept.for_backward);
+    to.kept += units * kept.on_device, kept_of_blocks_ += unit.is_block() ? units * kept.on_device : 0;
   }
 
   // Bytes beyond the `kept` ones of the whole stage. A stage computes its first blocks again, as far as it does, those
@@ -96,11 +92,6 @@ double kept_bytes(const UnitWork& u, const Workload& w, const Layout& l, Recompu
   return (here(parts, u, l) + u.heads_bytes * u.share_beyond(static_cast<double>(l.tensor))) * samples;
 }
 
-double kept_bytes_on_stage(const UnitWork& u, const Problem& problem, const Layout& l, RecomputeMode mode, bool first) {
-  const double kept = kept_bytes(u, *problem.workload, l, mode);
-  return puts_off(first, l) ? std::max(kept, operand_bytes(u, problem, l) + put_off_bytes(u, problem, l)) : kept;
-}
-
 absl::Status take_kept(Workload& w, const Workload& program, RecomputeMode mode) {
   if (w.units.size() != program.units.size())
     return absl::InternalError(
@@ -149,10 +140,11 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     frozen_bytes += n * (u.frozen_bytes[0] / tensor + u.frozen_bytes[1]);
     const double all = kept_bytes(u, w, l, RecomputeMode::kNone);
     for_each_mode(stage, k, u, l, [&](RecomputeMode said, double units) {
-      const RecomputeMode mode = mode_on(device, l, said);
-      const double kept = kept_bytes_on_stage(u, problem, l, mode, stage.first);
-      if (!waits_on_host(mode)) m.activations += units * in_flight * kept;
-      again.add(u, mode, units * in_flight, kept, on_device(mode) == RecomputeMode::kFull ? all : all - kept);
+      const RecomputeMode mode = mode_on(device, said);
+      const KeptBytes kept = kept_on_rank(u, problem, device, l, mode, puts_off(stage.first, l));
+      m.activations += units * in_flight * kept.on_device;
+      again.add(u, mode, units * in_flight, kept,
+                on_device(mode) == RecomputeMode::kFull ? all : all - kept_bytes(u, w, l, mode));
     });
     if (l.pipeline > 1) message = std::max(message, here({0, u.input_bytes}, u, l) * samples);
     // A value and its gradient, which takes the logits' place; in a block beside what is computed again.

@@ -14,10 +14,6 @@ absl::Status take_kept(Workload& workload, const Workload& program, RecomputeMod
 // Bytes that one micro-batch keeps for one unit's backward on a rank or its host, as if nothing were computed again
 // where that is not known of a mode.
 double kept_bytes(const UnitWork& unit, const Workload& workload, const Layout& layout, RecomputeMode mode);
-// The same on a stage, `first` of the pipeline or not. Where gradients of weights are put off, what they read takes its
-// place as backward comes through the blocks; a micro-batch's slot is as large as the larger of the two.
-double kept_bytes_on_stage(const UnitWork& unit, const Problem& problem, const Layout& layout, RecomputeMode mode,
-                           bool first);
 
 // As stage_memory.
 MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,

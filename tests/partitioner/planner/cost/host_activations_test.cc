@@ -101,19 +101,44 @@ TEST(HostActivations_Memory, IsCountedForOtherSoftwareToo) {
   EXPECT_GT(m.freed({}, RecomputeMode::kFullOffload), m.freed({}, RecomputeMode::kFull) + 5 * m.input());
 }
 
-// There is no other memory, or it is wanted long after it is back: as without.
-TEST(HostActivations, AreOnTheDeviceWhereItIsTheHostOrGradientsArePutOff) {
-  Model cpu(8, "cpu");
-  Model gpu(8, "H100-80GB", 2);
-  Layout one, late;
-  late.pipeline = 2, late.schedule = PipelineSchedule::kZeroBubble;
-  for (auto [m, l] : {std::pair{&cpu, one}, {&gpu, late}}) {
-    EXPECT_EQ(m->freed(l, RecomputeMode::kOffload), 0);
-    EXPECT_EQ(m->freed(l, RecomputeMode::kFullOffload), m->freed(l, RecomputeMode::kFull));
-    EXPECT_GT(m->freed(l, RecomputeMode::kFull), 0);
-  }
+// There is no other memory: as without.
+TEST(HostActivations, AreOnTheDeviceWhereItIsTheHost) {
+  const Model cpu(8, "cpu");
+  const Layout one;
+  EXPECT_EQ(cpu.freed(one, RecomputeMode::kOffload), 0);
+  EXPECT_EQ(cpu.freed(one, RecomputeMode::kFullOffload), cpu.freed(one, RecomputeMode::kFull));
+  EXPECT_GT(cpu.freed(one, RecomputeMode::kFull), 0);
   EXPECT_EQ(cpu.step(one, RecomputeMode::kOffload), cpu.step(one, RecomputeMode::kNone));
   EXPECT_EQ(cpu.step(one, RecomputeMode::kFullOffload), cpu.step(one, RecomputeMode::kFull));
+}
+
+// What gradients of weights that are put off read comes up once more for them; the gradients of results, and what was
+// computed again, wait on the device. The first stage puts nothing off.
+TEST(HostActivations, ComeUpOnceMoreForGradientsThatArePutOff) {
+  const Model m(8, "H100-80GB", 2);
+  Layout l;
+  l.pipeline = 2, l.schedule = PipelineSchedule::kZeroBubble;
+  const UnitWork& block = m.workload.kinds[1];
+  const double operands = operand_bytes(block, m.own, l), put_off = put_off_bytes(block, m.own, l);
+  auto activations = [&](RecomputeMode mode, size_t stage) { return m.memory(l, mode, stage).activations; };
+  auto least = [&](size_t stage) { return activations(RecomputeMode::kOffload, stage); };
+  EXPECT_DOUBLE_EQ(activations(RecomputeMode::kNone, 0) - least(0), 4 * 2 * m.kept());
+  EXPECT_DOUBLE_EQ(activations(RecomputeMode::kNone, 1) - least(1), 4 * 2 * (m.kept() - put_off));
+  EXPECT_DOUBLE_EQ(activations(RecomputeMode::kFullOffload, 1) - least(1), 4 * 2 * operands);
+  l.recompute = RecomputeMode::kOffload;
+  CostModel model(m.own);
+  const auto passes = model.step_times(l, model.predict(l, false)).chunks;
+  auto copied = [&](const PassTimes& pass, TimeKind kind) {
+    const double hidden = kind == TimeKind::kToHost ? pass.hidden_to_host : pass.hidden_from_host;
+    return (pass[kind] + hidden) * m.hardware.groups[0].device.host_bandwidth;
+  };
+  using enum TimeKind;
+  EXPECT_NEAR(copied(passes[0][0].forward, kToHost), 4 * m.kept(), 1);
+  EXPECT_NEAR(copied(passes[0][0].backward, kFromHost), 4 * m.kept(), 1);
+  EXPECT_EQ(copied(passes[0][0].weight, kFromHost), 0);
+  EXPECT_NEAR(copied(passes[1][0].forward, kToHost), 4 * (m.kept() + operands), 1);
+  EXPECT_NEAR(copied(passes[1][0].backward, kFromHost), 4 * m.kept(), 1);
+  EXPECT_NEAR(copied(passes[1][0].weight, kFromHost), 4 * operands, 1);
 }
 
 // What gradients of weights read waits for them on all stages but the first, computed again or not, in the places of
