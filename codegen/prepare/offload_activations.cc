@@ -166,8 +166,10 @@ class Offloader {
       same = same && inputs.back() == r_(of);
     }
     if (same) return r_(v);
+    Node again = graph_.nodes[reader];  // in its place, but of the model's node that the forward part has it of
+    again.origin = producer.origin, again.block = producer.block;
     const std::vector<ValueId> outputs =
-        emit_on(DeviceKind::kDefault, r_, *producer.op, std::move(inputs), producer.attrs, graph_.nodes[reader]);
+        emit_on(DeviceKind::kDefault, r_, *producer.op, std::move(inputs), producer.attrs, again);
     for (size_t k = 0; k < outputs.size(); ++k) {
       again_[{key.first, producer.outputs[k]}] = outputs[k];
       made_.emplace_back(outputs[k], producer.outputs[k]);

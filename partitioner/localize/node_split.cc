@@ -275,12 +275,39 @@ void NodeSplitter::scatter_sums(const NodeUse& use, const std::vector<std::vecto
       if ((!contraction && (gradient || !has(axes.scatter, axis))) || passes || takes(split, axis)) continue;
       for (size_t f = 0; f < split.axes.size(); ++f) {
         if (!can_scatter(use.formula, static_cast<int>(f), k)) continue;
-        if (use.formula.factors[f].size % (mesh_.ways(split.axes[f]) * mesh_.axes[axis].size) != 0) continue;
+        const int64_t ways = mesh_.ways(split.axes[f]) * mesh_.axes[axis].size;
+        if (use.formula.factors[f].size % ways != 0 || !is_nested(use, k, static_cast<int>(f), ways)) continue;
         split.axes[f].push_back(axis);
         break;
       }
     }
   }
+}
+
+// Whether so many parts of a factor are of whole rows of what a view made its dimension of: three samples of 64
+// positions seen as 192 rows are no two halves, as their other readers divide positions.
+bool NodeSplitter::is_nested(const NodeUse& use, size_t operand, int factor, int64_t parts) const {
+  const ValueId v = use.node.inputs[use.present[operand]];
+  const Node* producer = graph_.producer(v);
+  if (producer == nullptr || !producer->op->view) return true;
+  const FormulaOperand& dims = use.formula.inputs[operand];
+  int64_t part = use.formula.factors[factor].size / parts, behind = 1;  // elements of the dimension, of dimensions
+  for (size_t d = dims.dims.size(); d-- > 0;) {
+    if (!has(dims.dims[d], factor)) {
+      behind *= graph_.type(v).shape[d];
+      continue;
+    }
+    for (size_t f = dims.dims[d].size(); dims.dims[d][--f] != factor;)
+      part *= use.formula.factors[dims.dims[d][f]].size;
+    break;
+  }
+  part *= behind;
+  int64_t row = 1;
+  const Shape& seen = graph_.type(producer->inputs[0]).shape;
+  for (size_t d = seen.size(); d-- > 0 && row > 0; row *= seen[d]) {
+    if (part <= row * seen[d]) return part % row == 0 && row * seen[d] % part == 0;
+  }
+  return true;
 }
 
 // Sums over an axis are scattered to the factor that operands have along it.

@@ -75,6 +75,7 @@ class NodeSplitter {
   bool completes(const Node& node, ValueId v) const;
   bool is_lookup(const NodeUse& use, size_t operand, size_t other) const;
   void scatter_sums(const NodeUse& use, const std::vector<std::vector<int>>& passing, FactorSplit& split) const;
+  bool is_nested(const NodeUse& use, size_t operand, int factor, int64_t parts) const;
   ShardingPlan::AxisUse axis_use(const Node& node) const;
   bool is_read_whole(ValueId v, const FormulaOperand& operand, int factor) const;
 

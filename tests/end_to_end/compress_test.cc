@@ -199,7 +199,8 @@ void Compress::check_bundles(const std::string& kind, int64_t narrower) {
   for (const char* flags :
        {"--ranks 2", "--ranks 2 --like zero1", "--ranks 2 --like zero3", "--ranks 4 --like hsdp",
         "--ranks 4 --pin tensor=2", "--ranks 2 --pin micro_batch=1", "--ranks 2 --like zero2 --pin micro_batch=1",
-        "--ranks 4 --like hsdp --pin micro_batch=1", "--ranks 4 --pin pipeline=2 --pin micro_batch=1"}) {
+        "--ranks 4 --like hsdp --pin micro_batch=1", "--ranks 4 --pin pipeline=2 --pin micro_batch=1",
+        "--ranks 4 --like zero1 --pin context=2", "--ranks 4 --like zero2 --pin context=2 --pin micro_batch=1"}) {
     SCOPED_TRACE(kind + " " + flags);
     ASSERT_EQ(compile("plain", flags + std::string(" --quiet"), "").code, 0);
     Outcome compiled = compile("small", flags, "compress: " + kind + "\n");

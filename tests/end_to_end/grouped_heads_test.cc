@@ -11,14 +11,18 @@
 namespace partita {
 namespace {
 
-TEST(GroupedHeads, OverMoreRanksThanKeyHeads_NothingIsGathered) {
-  TempFolder out;
+void make_model(const TempFolder& out) {
   Outcome made = run_command(partita_program() +
                              " model gpt --layers 2 --hidden 64 --heads 8 --kv-heads 2 --ffn 256 --gated-mlp --norm "
                              "rmsnorm --positions rotary --no-bias --no-tied --vocab 128 --seq 16 --quiet "
                              "--with-weights -o " +
                              (out / "model.onnx"));
   ASSERT_EQ(made.code, 0) << made.text;
+}
+
+TEST(GroupedHeads, OverMoreRanksThanKeyHeads_NothingIsGathered) {
+  TempFolder out;
+  make_model(out);
   out.write("train.yaml",
             "loss: {kind: output, output: loss}\noptimizer: {kind: adamw}\nbatch: {global: 8}\n"
             "bind: {batch: 8}\n");
@@ -41,6 +45,21 @@ TEST(GroupedHeads, OverMoreRanksThanKeyHeads_NothingIsGathered) {
     Outcome proved = run_command(partita_program() + " verify " + bundle + " --numeric --threads 1");
     EXPECT_EQ(proved.code, 0) << proved.text;
   }
+}
+
+// The ranks that share a key head divide positions, not the rows of all samples, which are no two halves here.
+TEST(GroupedHeads, OfThreeSamplesByPositions_AreProved) {
+  TempFolder out;
+  make_model(out);
+  out.write("train.yaml",
+            "loss: {kind: output, output: loss}\noptimizer: {kind: adamw}\nbatch: {global: 3}\n"
+            "bind: {batch: 3}\n");
+  Outcome compiled =
+      run_command(partita_program() + " compile " + (out / "model.onnx") + " --train " + (out / "train.yaml") +
+                  " --quiet --pin tensor=4 --pin sequence_parallel=true -o " + (out / "bundle"));
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  Outcome proved = run_command(partita_program() + " verify " + (out / "bundle") + " --threads 1");
+  EXPECT_EQ(proved.code, 0) << proved.text;
 }
 
 }  // namespace

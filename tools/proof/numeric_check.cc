@@ -39,6 +39,11 @@ absl::StatusOr<verifier::NumericVerdict> compare(const verifier::Bundle& bundle,
     return absl::FailedPreconditionError(
         "numeric: the loss scale is at its limit: gradients of some step overflow in the serial program and not on the "
         "ranks, or the other way round, and what follows cannot be compared; compare on other samples (--data)");
+  if (const auto& skipped = runs.ranks.scalars.skipped; std::ranges::count(skipped, false) == 0)
+    return absl::FailedPreconditionError(
+        cat("numeric: gradients overflow in all of ", skipped.size(),
+            " steps, in the serial program and on the ranks: no update can be compared; compare more --steps or on "
+            "other samples (--data)"));
   RunComparison comparison(make, runs, std::max(options.tolerance, rounding(bundle.serial)), bundle.compress == "none");
   PARTITA_RETURN_IF_ERROR(comparison.compare(runs.compiled));
   PARTITA_RETURN_IF_ERROR(make.add_reference(runs, 1 + kMoreDraws));

@@ -61,7 +61,7 @@ absl::StatusOr<double> RunComparison::noise(Side& side, double found, Apart apar
 }
 
 bool RunComparison::beyond(double found, double noise, bool held) const {
-  return held ? found > std::max(tolerance_, noise) : std::isinf(found);
+  return std::isinf(found) || (held && found > std::max(tolerance_, noise));
 }
 
 // Numbers of each step, the first `held` of them also where gradients are compressed.
@@ -72,7 +72,14 @@ absl::Status RunComparison::compare_scalars(Side& side, std::string_view what,
   if (const size_t compiled = of(runs_.compiled.serial).size(); all.size() != compiled)
     return absl::AbortedError(cat("numeric: ", what, ": expected ", compiled, ", found ", all.size()));
   for (size_t k = 0; k < serial.size(); ++k) {
-    const double one = serial[k], found = difference(all[k], one);
+    const double one = serial[k];
+    const bool number = std::isfinite(one) || std::isfinite(all[k]);
+    if (!number && numbers != &StepNumbers::evaluations && runs_.ranks.scalars.skipped[k]) continue;
+    if (!number)
+      return absl::FailedPreconditionError(cat("numeric: ", what, " ", k, " is ", one, by(side), " and ", all[k],
+                                               " on the ranks: training diverges, and what follows cannot be compared; "
+                                               "compare fewer --steps or on other samples (--data)"));
+    const double found = difference(all[k], one);
     PARTITA_ASSIGN_OR_RETURN(const double allowed, noise(side, found, [&](const RunOutcome& a, const RunOutcome& b) {
                                return k < of(a).size() ? difference(of(a)[k], of(b)[k]) : 0;
                              }));

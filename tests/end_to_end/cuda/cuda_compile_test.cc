@@ -148,7 +148,9 @@ TEST(CudaCompile_OffloadedActivations, AreCompiledAndProved) {
     EXPECT_EQ(proved.code, 0) << flags << ": " << proved.text;
     return nlohmann::json::parse(TempFolder::read(out / "bundle/manifest.json"))["memory_bytes"];
   };
-  for (const char* layout : {"--ranks 1", "--ranks 4 --pin pipeline=2 --pin tensor=2 --pin micro_batch=1"}) {
+  for (const char* layout : {"--ranks 1",
+                             "--ranks 8 --pin pipeline=2 --pin schedule=zero_bubble --pin tensor=2 --pin context=2 "
+                             "--pin micro_batch=1"}) {
     const auto kept = memory(layout), all = memory(cat(layout, " --pin recompute=offload")),
                inputs = memory(cat(layout, " --pin recompute=full_offload"));
     EXPECT_EQ(kept["host_arena"].get<int64_t>(), 0) << layout;

@@ -76,6 +76,23 @@ TEST(RunComparison, AFaultOfAllCompiledProgramsIsFound) {
   }
 }
 
+// What is no number on either side tells nothing.
+TEST(RunComparison, TrainingThatDivergesIsNotCompared) {
+  TempFolder out;
+  const Outcome model = run_partita(cat("model gpt --layers 1 --hidden 32 --heads 2 --vocab 60 --seq 16 --with-weights",
+                                        " --quiet -o ", out / "model.onnx"));
+  ASSERT_EQ(model.code, 0) << model.text;
+  const std::string yaml = out.write("train.yaml",
+                                     "loss: {kind: output, output: loss}\nbatch: {global: 4}\nbind: {batch: "
+                                     "4}\noptimizer: {kind: sgd, lr: 1.0e30}\n");
+  const Outcome compiled =
+      run_partita(cat("compile ", out / "model.onnx", " --train ", yaml, " --pin data=2 --quiet -o ", out / "b"));
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  const Outcome verified = run_partita(cat("verify ", out / "b", " --numeric --steps 3 --threads 1"));
+  EXPECT_EQ(verified.code, 2) << verified.text;
+  EXPECT_THAT(verified.text, HasSubstr("training diverges"));
+}
+
 TEST(RoundValues, SixteenBitsAlwaysAndAllTypesWhereItIsDrawn) {
   const auto rounded = [](DType type, double x, const std::function<uint64_t()>& random) {
     Tensor t{{type, {1000}}, std::vector<double>(1000, x), {}};

@@ -92,12 +92,20 @@ class Bf16Sums {
            std::all_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) { return is_sum(n); });
   }
 
+  // What a node that reads `v` leaves of it: moved, or summed on over other ranks, along an axis that divides no
+  // samples.
+  static ValueId left_of(ValueId v, const Node& reader) {
+    const Movement how = movement_of(*reader.op);
+    if (how == Movement::kView || how == Movement::kTranspose) return reader.outputs[0];
+    if (!reader.op->communicates || reader.attrs.s("reduce", "") != "sum") return kNoValue;
+    return reader.outputs[static_cast<size_t>(std::ranges::find(reader.inputs, v) - reader.inputs.begin())];
+  }
+
   bool read_later(ValueId v, Segment than) const {
     return std::all_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) {
       const Node& reader = g_.nodes[n];
-      Movement how = movement_of(*reader.op);
-      bool moves = how == Movement::kView || how == Movement::kTranspose;
-      return reader.segment > than || (moves && read_later(reader.outputs[0], than));
+      const ValueId left = left_of(v, reader);
+      return reader.segment > than || (left != kNoValue && read_later(left, than));
     });
   }
 
@@ -105,8 +113,7 @@ class Bf16Sums {
   bool is_accumulated(ValueId v) const {
     return !readers_[v].empty() && std::all_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) {
       const Node& reader = g_.nodes[n];
-      const Movement how = movement_of(*reader.op);
-      if (how == Movement::kView || how == Movement::kTranspose) return is_accumulated(reader.outputs[0]);
+      if (const ValueId left = left_of(v, reader); left != kNoValue) return is_accumulated(left);
       return reader.op->name == "accumulate" && reader.inputs[1] == v;
     });
   }
