@@ -184,6 +184,68 @@ PaddedValue PaddedEmitter::with_padding(const PaddedValue& x, const Shape& shape
   return {at->second, PadValue::number(neutral)};
 }
 
+// What the results of a use of a composite hold, by the ops that it stands for: the same use, emitted for nothing else.
+// Of numbers zero alone, as the composite's own kernel may round others otherwise. `operands`: of `builder`'s graph.
+// Empty where that cannot be followed, or an op would have to see something else there than the one before left.
+std::vector<PadValue> held_by_parts(const Builder& builder, const OpDef& op, const Attrs& attrs,
+                                    std::span<const TensorType> types, const std::vector<PaddedValue>& operands) {
+  Builder whole, longer;
+  std::vector<ValueId> inputs;
+  std::vector<PaddedValue> now;  // by value of `whole`
+  for (size_t k = 0; k < operands.size(); ++k) {
+    if (operands[k].value == kNoValue) {
+      inputs.push_back(kNoValue);
+      continue;
+    }
+    inputs.push_back(whole.input(cat(k), types[k]));
+    now.push_back({longer.input(cat(k), builder.graph().type(operands[k].value)), operands[k].holds});
+  }
+  const std::vector<ValueId> results = op.expand({whole, attrs, types, inputs, {}, {}});
+  const Graph& g = whole.graph();
+  now.resize(g.values.size());
+  for (const Constant& c : g.constants) {
+    now[c.value] = {longer.constant(c.literal), PadValue::inside()};
+    if (elements(c.literal.type.shape) > 0 && is_uniform(c.literal)) now[c.value].holds = PadValue::of(c.literal);
+  }
+  PaddedEmitter emitter(longer);
+  for (const Node& node : g.nodes) {
+    const Formula formula = bound_formula(g, node);
+    std::map<int, int64_t> sizes;  // of factors that are longer
+    std::vector<PaddedValue> in;
+    size_t operand = 0;
+    for (ValueId v : node.inputs) {
+      in.push_back(v == kNoValue ? PaddedValue{} : now[v]);
+      if (v == kNoValue) continue;
+      const FormulaOperand& o = formula.inputs[operand++];
+      for (size_t d = 0; d < o.dims.size(); ++d) {
+        const int64_t size = longer.shape(in.back().value)[d];
+        if (size == g.type(v).shape[d]) continue;
+        if (o.dims[d].size() != 1) return {};
+        sizes[o.dims[d][0]] = size;
+      }
+    }
+    std::vector<Shape> shapes;
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      Shape& shape = shapes.emplace_back(g.type(node.outputs[k]).shape);
+      for (size_t d = 0; d < shape.size(); ++d) {
+        for (int f : formula.outputs[k].dims[d]) {
+          if (auto at = sizes.find(f); at != sizes.end()) shape[d] = at->second;
+        }
+      }
+    }
+    auto made = emitter.emit(*node.op, node.attrs, input_types(g, node), in, shapes);
+    if (!made.ok()) return {};
+    for (size_t k = 0; k < made->size(); ++k) now[node.outputs[k]] = (*made)[k];
+  }
+  if (longer.graph().nodes.size() != g.nodes.size()) return {};
+  std::vector<PadValue> held;
+  for (ValueId v : results) {
+    PadValue& x = held.emplace_back(v == kNoValue ? PadValue{} : now[v].holds);
+    x.known = is_zero(x);
+  }
+  return held;
+}
+
 absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, const Attrs& attrs,
                                                              std::span<const TensorType> types,
                                                              const std::vector<PaddedValue>& inputs,
@@ -262,6 +324,8 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     for (size_t k = 0; k < inputs.size(); ++k)
       seen.push_back(seen_there(operands[k].holds, own[k], use.longer_in(formula.outputs[0])));
     by_body = padding_of(scalar_function(op, {attrs, types}), seen);
+  } else if (op.expand != nullptr && !keeps_whole && !use.longer().empty()) {
+    by_body = held_by_parts(b_, op, attrs, types, operands);
   }
   std::vector<PaddedValue> results;
   for (size_t k = 0; k < made.size(); ++k) {
@@ -272,7 +336,7 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     if (keeps_whole) std::erase_if(others, [&](int f) { return formula.factors[f].role == FactorRole::kWhole; });
     bool repeats = inputs.size() == 1 && own[0].empty() && formula.inputs[0].linear >= 0;
     out.holds = longer.empty()                         ? PadValue::inside()
-                : op.scalar                            ? by_body[k]
+                : !by_body.empty()                     ? by_body[k]
                 : others.empty() || zero_there(others) ? PadValue::zero()
                 : repeats                              ? operands[0].holds
                                                        : PadValue{};
