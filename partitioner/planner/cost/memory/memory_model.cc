@@ -77,10 +77,11 @@ RecomputeMode mode_on(const DeviceProfile& device, RecomputeMode mode) {
 
 KeptBytes kept_on_rank(const UnitWork& u, const Problem& problem, const DeviceProfile& device, const Layout& l,
                        RecomputeMode mode, bool apart) {
-  const double kept = problem.own_programs ? kept_bytes(u, *problem.workload, l, mode)
-                                           : saved_bytes(u, problem, device, l, mode),
-               operands = apart ? operand_bytes(u, problem, l) : 0, put_off = apart ? put_off_bytes(u, problem, l) : 0;
-  if (!waits_on_host(mode)) return {.on_device = std::max(kept, operands + put_off)};
+  const bool own = problem.own_programs;  // other software keeps what gradients are of beside the rest
+  const double kept = own ? kept_bytes(u, *problem.workload, l, mode) : saved_bytes(u, problem, device, l, mode),
+               operands = apart && own ? operand_bytes(u, problem, l) : 0,
+               put_off = apart ? put_off_bytes(u, problem, l) : 0;
+  if (!waits_on_host(mode)) return {.on_device = own ? std::max(kept, operands + put_off) : kept + put_off};
   // What is computed again is there for the gradients of weights, too.
   const bool again = on_device(mode) == RecomputeMode::kFull;
   return {.on_device = put_off + (again ? operands : 0),
