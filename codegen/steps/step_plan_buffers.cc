@@ -327,12 +327,24 @@ void StepPlanner::lay_out_turns(Region region, const std::vector<size_t>& buffer
 // Slot after slot, each as large as what most is kept of a micro-batch in a chunk: the host has room. The slots are
 // those that the device's memory was divided into.
 void StepPlanner::lay_out_slots_on_host(const std::map<int32_t, std::vector<size_t>>& kept) {
-  int64_t bytes = 0;
-  for (const auto& [chunk, buffers] : kept) bytes = std::max(bytes, place(buffers, region_end(Region::kHostArena)));
+  std::vector<int64_t> bytes(static_cast<size_t>(options_.chunks), 0);
+  for (const auto& [chunk, buffers] : kept)
+    bytes[static_cast<size_t>(chunk)] = place(buffers, region_end(Region::kHostArena));
+  const SlotClass all{0, std::max<int64_t>(1, slots_of(plan_.order)), std::ranges::max(bytes)};
   for (const auto& [chunk, buffers] : kept) {
-    for (size_t k : buffers) plan_.buffers[k].slot_stride = bytes;
+    for (size_t k : buffers) plan_.buffers[k].slot_stride = all.bytes;
   }
-  region_end(Region::kHostArena) += std::max<int64_t>(1, slots_of(plan_.order)) * bytes;
+  region_end(Region::kHostArena) += end_of_slots(bytes, std::vector<SlotClass>(bytes.size(), all));
+}
+
+// Behind what the chunks leave in the last slots that they have.
+int64_t StepPlanner::end_of_slots(const std::vector<int64_t>& bytes, const std::vector<SlotClass>& classes) const {
+  int64_t end = plan_.order.empty() ? bytes[0] : 0;
+  for (const StageStep& s : plan_.order) {
+    const SlotClass& own = classes[static_cast<size_t>(s.chunk)];
+    end = std::max(end, own.begin + (s.slot - own.first) * own.bytes + bytes[static_cast<size_t>(s.chunk)]);
+  }
+  return end;
 }
 
 // What the micro-batches in flight keep lies behind the rest, slot after slot: the chunks of a stage over each other,
@@ -351,9 +363,7 @@ void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& ke
       plan_.buffers[k].slot_stride = own.bytes;
     }
   }
-  const auto end = [](const SlotClass& c) { return c.begin + c.count * c.bytes; };
-  arena += end(*std::max_element(classes.begin(), classes.end(),
-                                 [&](const SlotClass& a, const SlotClass& b) { return end(a) < end(b); }));
+  arena += end_of_slots(bytes, classes);
   const int64_t slots = std::max<int64_t>(1, slots_of(plan_.order));
   for (PlanBuffer& b : plan_.buffers) {
     if (slots > 1 && b.region == Region::kInput) b.slot_stride = inputs;

@@ -120,6 +120,7 @@ class StepPlanner {
   void lay_out_turns(runtime::Region region, const std::vector<size_t>& buffers);
   void lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept);
   void lay_out_slots_on_host(const std::map<int32_t, std::vector<size_t>>& kept);
+  int64_t end_of_slots(const std::vector<int64_t>& bytes, const std::vector<SlotClass>& classes) const;
   int64_t& region_end(runtime::Region region) { return plan_.region_bytes[static_cast<int>(region)]; }
   int64_t place(const std::vector<size_t>& buffers, int64_t start);
   PlanOperand operand(const TensorType& type, int id);
