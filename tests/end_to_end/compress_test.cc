@@ -168,6 +168,11 @@ TEST_F(Compress, PowerSgd_WhatTensorRanksHoldAlikeStaysAlike) {
                                 " --ranks 4 --pin tensor=2 --pin compress=powersgd --steps 2 --audit 1 --threads 1 "
                                 "--quiet");
   EXPECT_EQ(audited.code, 0) << audited.text;
+  Outcome compiled = run_command(partita_program() + " compile " + (out_ / "vit.onnx") + " --train " + recipe +
+                                 " --ranks 4 --pin tensor=2 --pin compress=powersgd --quiet -o " + (out_ / "bundle"));
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  Outcome verified = run_command(partita_program() + " verify " + (out_ / "bundle"));
+  EXPECT_EQ(verified.code, 0) << verified.text;
 }
 
 TEST_F(Compress, Int8Checkpoint_ResumesBitForBitAndStartsAnewElsewhere) {

@@ -56,30 +56,47 @@ bool counts_once(std::vector<runtime::AxisStride> axes, const std::vector<runtim
   return true;
 }
 
-// The ranks of the stage that has the state.
-int64_t ranks_with_state(const ProgramSet& set, const std::string& name) {
+// The axes along which ranks of the stage that has the state differ.
+std::vector<int> axes_with_state(const ProgramSet& set, const std::string& name) {
   const Mesh mesh = mesh_of(set.programs.front().program);
-  for (size_t s = 0; set.programs.size() > 1 && s < set.programs.size(); ++s) {
+  const bool several = set.programs.size() > 1;  // stages, along axis 0
+  for (size_t s = 0; s < set.programs.size(); ++s) {
     const auto& states = set.programs[s].rank.states;
-    if (std::none_of(states.begin(), states.end(), [&](const State& x) { return x.name == name; })) continue;
-    int64_t ranks = 1;
-    for (int a = 1; a < static_cast<int>(mesh.axes.size()); ++a)
-      ranks *= mesh.has(a, static_cast<int64_t>(s)) ? mesh.axes[static_cast<size_t>(a)].size : 1;
-    return ranks;
+    if (several && std::none_of(states.begin(), states.end(), [&](const State& x) { return x.name == name; })) continue;
+    std::vector<int> axes;
+    for (int a = several ? 1 : 0; a < static_cast<int>(mesh.axes.size()); ++a) {
+      if (a != mesh.time && (!several || mesh.has(a, static_cast<int64_t>(s)))) axes.push_back(a);
+    }
+    return axes;
   }
-  return mesh.ranks();
+  return {};
+}
+
+// A kept state that ranks share which its sum is not over: their gradients have to be alike.
+struct SharedState {
+  std::string name;
+  ValueId gradient;
+  std::vector<int> along;
+};
+
+absl::Status wrong_state(const std::string& name, std::string_view expected) {
+  return differs("state ", quote(name), ": expected ", expected);
 }
 
 // Takes away the states that compression keeps: with those who do not share them as a first dimension, which they
 // split; what no ranks share is zero at first.
-absl::Status drop_states(const Uncompressed& whole, const ProgramSet& set, runtime::Program& program) {
-  auto drop = [&](const std::string& name, const std::vector<int64_t>& shared) {
-    const int64_t ranks = ranks_with_state(set, name);
+absl::StatusOr<std::vector<SharedState>> drop_states(const Uncompressed& whole, const ProgramSet& set,
+                                                     runtime::Program& program) {
+  std::vector<SharedState> more;
+  auto drop = [&](const Uncompressed::Kept& kept) {
+    const auto& [name, shared, gradient] = kept;
+    const std::vector<int> all = axes_with_state(set, name);
+    int64_t ranks = 1;
+    for (int a : all) ranks *= program.mesh[static_cast<size_t>(a)].size;
     auto at = std::find_if(program.states.begin(), program.states.end(), [&](const auto& s) { return s.name == name; });
-    auto expected = [&](std::string_view what) { return differs("state ", quote(name), ": expected ", what); };
-    if (at == program.states.end()) return expected("it in the program's interface");
+    if (at == program.states.end()) return wrong_state(name, "it in the program's interface");
     if (shared.empty() && (at->initial.kind != runtime::InitialKind::kFill || at->initial.a != 0))
-      return expected("zeros at first");
+      return wrong_state(name, "zeros at first");
     const runtime::Placement& p = at->placement;
     int64_t split = 1, owners = ranks;
     for (int64_t a : shared) owners /= program.mesh[static_cast<size_t>(a)].size;
@@ -90,16 +107,25 @@ absl::Status drop_states(const Uncompressed& whole, const ProgramSet& set, runti
         axes.insert(a.axis);
       }
     }
+    if (gradient != kNoValue && split < owners) {
+      SharedState& s = more.emplace_back(SharedState{name, gradient, {}});
+      for (int a : all) {
+        const int64_t size = program.mesh[static_cast<size_t>(a)].size;
+        if (size == 1 || axes.count(a) > 0 || std::ranges::count(shared, a) > 0) continue;
+        s.along.push_back(a), owners /= size;
+      }
+    }
     const bool among_sharers =
         std::any_of(shared.begin(), shared.end(), [&](int64_t a) { return axes.count(static_cast<int32_t>(a)) > 0; });
     if (p.logical.empty() || p.logical != p.shape || p.logical[0] != owners || split != owners || p.local[0] != 1 ||
         among_sharers || axes.size() != p.axes[0].size() || !counts_once(p.axes[0], program.mesh))
-      return expected(cat("a part of its own on each of ", owners, owners == ranks ? " ranks" : " groups of ranks"));
+      return wrong_state(name,
+                         cat("a part of its own on each of ", owners, owners == ranks ? " ranks" : " groups of ranks"));
     program.states.erase(at);
     return absl::OkStatus();
   };
-  for (const auto& [name, shared] : whole.kept) PARTITA_RETURN_IF_ERROR(drop(name, shared));
-  return absl::OkStatus();
+  for (const Uncompressed::Kept& kept : whole.kept) PARTITA_RETURN_IF_ERROR(drop(kept));
+  return more;
 }
 
 // The graph that all ranks run, whole, and what its values and nodes are of the stages' graphs.
@@ -121,12 +147,19 @@ absl::StatusOr<RankValues> check_values(const Graph& serial, const ProgramSet& s
                                         const std::string& compress, const FixedSums& fixed) {
   const NodePlaces places(set);
   PARTITA_ASSIGN_OR_RETURN(Uncompressed whole, undo_compression(ranks.graph, compress));
-  PARTITA_RETURN_IF_ERROR(drop_states(whole, set, ranks.program));
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<SharedState> shared, drop_states(whole, set, ranks.program));
   auto place = [&](NodeId n) { return places(ranks.nodes[static_cast<size_t>(whole.from[static_cast<size_t>(n)])]); };
   PARTITA_ASSIGN_OR_RETURN(PaddedSerial padded, pad_serial(serial, ranks.program));
   auto values = SerialValues::create(padded.graph);
   if (!values.ok()) return absl::AbortedError(values.status().message());
   PARTITA_ASSIGN_OR_RETURN(GraphReport report, check_graph(*values, whole.graph, padded.program, fixed, place));
+  for (const SharedState& s : shared) {
+    const IndexMap& gradient = report.layouts[static_cast<size_t>(s.gradient)];
+    for (int a : s.along) {
+      if (gradient.depends_on(a) || gradient.is_partial(a))
+        return wrong_state(s.name, "a part of its own on ranks whose gradients differ");
+    }
+  }
   RankValues out{.serial = *std::move(values), .report = std::move(report), .compressed_sums = whole.sums};
   // Of compressed sums the ranks' values are not those of the graph that was proved.
   for (std::vector<ValueId>& stage : ranks.values) {

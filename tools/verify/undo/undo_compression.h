@@ -16,10 +16,12 @@ struct Uncompressed {
   std::vector<NodeId> from;  // per node, the one of the ranks' graph that it stands for
   int64_t sums = 0;          // that were compressed
   // States that it kept, which are not in the graph. Ranks that differ only along `shared` mesh axes have the same, all
-  // others their own; what no ranks share are remainders.
+  // others their own; what no ranks share are remainders. Of what is shared, so may ranks be whose gradients are alike:
+  // `gradient`, of `graph`, has to be the same along any axis more (kNoValue: along none).
   struct Kept {
     std::string name;
     std::vector<int64_t> shared;
+    ValueId gradient = kNoValue;
   };
   std::vector<Kept> kept;
 };

@@ -25,7 +25,14 @@ class FactoredSums {
     for (const State& s : g_.states) {
       if (!std::count(states_.begin(), states_.end(), s.value)) continue;
       auto start = starts_.find(s.value);
-      out.kept.push_back({s.name, start == starts_.end() ? std::vector<int64_t>{} : start->second});
+      if (start == starts_.end()) {
+        out.kept.push_back({s.name, {}});
+        continue;
+      }
+      const auto [axes, product] = start->second;
+      const auto last = std::ranges::find(out.from.rbegin(), out.from.rend(), product);  // of what it has become
+      const auto at = static_cast<size_t>(out.from.rend() - last) - 1;
+      out.kept.push_back({s.name, axes, last == out.from.rend() ? kNoValue : out.graph.nodes[at].outputs[0]});
     }
     return out;
   }
@@ -105,7 +112,7 @@ class FactoredSums {
     const ValueId m = right->inputs[0], x = reader_.behind_views(m);
     const State* start = start_of(p, m, product.inputs[1], sum->attrs);
     if (start == nullptr) return;
-    starts_[start->value] = sum->attrs.ints("axes");
+    starts_[start->value] = {sum->attrs.ints("axes"), g_.values[product.outputs[0]].producer};
     values_[product.outputs[0]] = {
         m, [sum, slice](Rewriter& r, ValueId term) {
           ValueId whole = r.builder().emit("all_reduce", {term}, sum->attrs);
@@ -126,7 +133,8 @@ class FactoredSums {
   const GraphReader reader_;
   std::map<ValueId, Substitute> values_;
   std::vector<ValueId> states_;
-  std::map<ValueId, std::vector<int64_t>> starts_;  // with the axes along which ranks share them
+  // With the axes along which ranks share them, and the product that is the gradient.
+  std::map<ValueId, std::pair<std::vector<int64_t>, NodeId>> starts_;
   int64_t sums_ = 0;
 };
 
