@@ -108,6 +108,23 @@ TEST_P(OddSizes, AreEvaluatedAlike) {
   }
 }
 
+// 64 channels over three ranks, whose statistics are of all data ranks: a batch norm is padded in smaller ops there,
+// and as a whole in the serial program.
+TEST(OddChannels, OfBatchNormsOverDataRanks_AreProved) {
+  TempFolder out;
+  const Outcome made =
+      run_partita("model resnet --depth 18 --image 32 --quiet --with-weights -o " + (out / "model.onnx"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  out.write("train.yaml",
+            "loss: {kind: cross_entropy, output: logits, target: target}\noptimizer: {kind: sgd, lr: 0.01}\n"
+            "batch: {global: 6}\n");
+  const Outcome compiled = run_partita("compile " + (out / "model.onnx") + " --train " + (out / "train.yaml") +
+                                       " --pin data=2 --pin tensor=3 --quiet -o " + (out / "bundle"));
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  const Outcome proved = run_partita("verify " + (out / "bundle"));
+  EXPECT_EQ(proved.code, 0) << proved.text;
+}
+
 INSTANTIATE_TEST_SUITE_P(Head, OddSizes, testing::Values("--tied", "--no-tied"),
                          [](const auto& info) { return info.index == 0 ? "Tied" : "Untied"; });
 
