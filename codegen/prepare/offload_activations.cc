@@ -95,11 +95,6 @@ class Offloader {
     return stored;
   }
 
-  bool goes_with(const Node& reader) const {
-    const size_t block = static_cast<size_t>(reader.block);
-    return reader.block >= 0 && block < blocks_.size() && blocks_[block];
-  }
-
   void choose() {
     std::vector<bool> stays(graph_.values.size(), false);
     const auto keep = [&](ValueId v) {
@@ -110,7 +105,7 @@ class Offloader {
     for (const Node& node : graph_.nodes) {
       if (node.segment == Segment::kForward) continue;
       for (ValueId v : node.inputs) {
-        if (node.segment != Segment::kBackward || node.device == DeviceKind::kHost || !goes_with(node)) {
+        if (node.segment != Segment::kBackward || node.device == DeviceKind::kHost || !goes_to_host(node, blocks_)) {
           keep(v);
           continue;
         }
@@ -190,6 +185,11 @@ class Offloader {
 };
 
 }  // namespace
+
+bool goes_to_host(const Node& reader, const std::vector<bool>& blocks) {
+  const size_t block = static_cast<size_t>(reader.block);
+  return reader.block >= 0 && block < blocks.size() && blocks[block];
+}
 
 SidedGraph offload_activations(const Graph& graph, std::vector<int32_t> phases, const std::vector<bool>& blocks,
                                bool strict) {

@@ -10,6 +10,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "codegen/prepare/code_graph.h"
+#include "codegen/prepare/offload_activations.h"
 #include "codegen/prepare/value_readers.h"
 #include "ir/graph/builder.h"
 #include "ir/graph/storage.h"
@@ -44,7 +45,7 @@ class Rematerializer {
       if (!is_candidate(node)) continue;
       const ValueId v = node.outputs[0];
       int at = first_[v], deep = levels(node, at, kDeepest);
-      if (deep > kDeepest && is_apart(graph_.nodes[at]) && !waits_on_host(graph_.nodes[at])) {
+      if (deep > kDeepest && is_apart(graph_.nodes[at]) && !goes_to_host(graph_.nodes[at], on_host_)) {
         at = last_with_sources(node, kDeepest);
         if (at < first_[v]) deep = levels(node, at, kDeepest);
       }
@@ -63,10 +64,6 @@ class Rematerializer {
   bool is_chosen(ValueId v) const { return levels_[v] > 0; }
   static bool is_backward(const Node& node) { return node.segment == Segment::kBackward; }
   bool is_apart(const Node& node) const { return weights_apart_ && node.weight_gradient; }
-  bool waits_on_host(const Node& node) const {
-    return node.block >= 0 && static_cast<size_t>(node.block) < on_host_.size() &&
-           on_host_[static_cast<size_t>(node.block)];
-  }
 
   // Which backward nodes read a value.
   void index() {
@@ -150,14 +147,14 @@ class Rematerializer {
     Rewriter r(graph_);
     rewriter_ = &r;
     again_.clear();
-    std::map<int, std::vector<ValueId>> before;  // their first readers, by node
+    std::multimap<int, ValueId> before;  // their first readers, by node
     for (size_t v = 0; v < at_.size(); ++v) {
-      if (at_[v] < first_[v]) before[at_[v]].push_back(static_cast<ValueId>(v));
+      if (at_[v] < first_[v]) before.emplace(at_[v], static_cast<ValueId>(v));
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
       reader_ = &node;
-      for (ValueId v : before[static_cast<int>(n)]) backward_value(v);
+      for (auto [at, end] = before.equal_range(static_cast<int>(n)); at != end; ++at) backward_value(at->second);
       bool reads = is_backward(node) && std::any_of(node.inputs.begin(), node.inputs.end(),
                                                     [&](ValueId v) { return v != kNoValue && is_chosen(storage(v)); });
       if (reads) {

@@ -330,7 +330,7 @@ void StepPlanner::lay_out_slots_on_host(const std::map<int32_t, std::vector<size
   std::vector<int64_t> bytes(static_cast<size_t>(options_.chunks), 0);
   for (const auto& [chunk, buffers] : kept)
     bytes[static_cast<size_t>(chunk)] = place(buffers, region_end(Region::kHostArena));
-  const SlotClass all{0, std::max<int64_t>(1, slots_of(plan_.order)), std::ranges::max(bytes)};
+  const SlotClass all{.bytes = std::ranges::max(bytes)};
   for (const auto& [chunk, buffers] : kept) {
     for (size_t k : buffers) plan_.buffers[k].slot_stride = all.bytes;
   }

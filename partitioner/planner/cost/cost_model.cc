@@ -137,7 +137,7 @@ std::vector<std::vector<ChunkTimes>> CostModel::stage_costs(const Layout& whole)
       forward[kCompute] += n * c.forward;
       backward[kCompute] += n * c.input_gradient, weight[kCompute] += n * c.weight_gradient;
       backward[kRecompute] += again.compute;
-      (puts_off(chunks[p].first, l) ? again.copies_apart : again.copies).add_to(times);
+      again.copies.add_to(times);
       for (double e : problem_.workload->kinds[k].batch_reduces) {
         const double each = collective_time(group, CollectiveKind::kAllReduce, samples, e * sizeof(float)).seconds;
         forward[kStatistics] += n * each, backward[kStatistics] += n * each;

@@ -118,7 +118,7 @@ class CostModel {
   void add_copies(const UnitWork& unit, const DeviceProfile& device, const Layout& layout, UnitCost& cost) const;
   // Seconds that a mode adds to a unit and micro-batch; `apart`: whether gradients of weights are put off.
   static double again_seconds(const UnitCost& cost, RecomputeMode mode, bool apart);
-  // Of a kind's units on a stage, together.
+  // Of a kind's units on a stage, together; `copies` as they are there.
   UnitCost::Again again_on(const StageUnits& units, size_t kind, const UnitCost& cost, const Layout& layout) const;
   static Key time_key(const DeviceGroup& group, const Layout& layout);
   // Of a unit and micro-batch: compute, and what its tensor, context and expert axes cost.

@@ -91,7 +91,7 @@ CostModel::UnitCost::Again CostModel::again_on(const StageUnits& units, size_t k
   for_each_mode(units, kind, problem_.workload->kinds[kind], l, [&](RecomputeMode mode, double n) {
     const UnitCost::Again& a = again(cost, mode);
     sum.compute += n * a.compute, sum.tensor += n * a.tensor, sum.context += n * a.context, sum.expert += n * a.expert;
-    sum.copies.add(a.copies, n), sum.copies_apart.add(a.copies_apart, n);
+    sum.copies.add(puts_off(units.first, l) ? a.copies_apart : a.copies, n);
   });
   return sum;
 }

@@ -125,7 +125,6 @@ TEST(ProductEpilogues_GeluThatNothingElseNeeds, WritesNothingBesides) {
               ElementsAre("gelu_tanh+aux"));
 }
 
-// The gradient of a weight that is added up over micro-batches, and of its bias beside it.
 // The narrow copy of its bias is made once, before all micro-batches, and is no gradient.
 TEST(ProductEpilogues_ProductComputedAgainForAWeight, TakesABiasThatIsMadeEarly) {
   Builder b;
@@ -141,6 +140,7 @@ TEST(ProductEpilogues_ProductComputedAgainForAWeight, TakesABiasThatIsMadeEarly)
   EXPECT_TRUE(sound.ok()) << sound;
 }
 
+// The gradient of a weight that is added up over micro-batches, and of its bias beside it.
 TEST(ProductEpilogues_Accumulation, KeepsBoth) {
   Builder b;
   ValueId x = b.input("x", {DType::kF32, {16, 24}}), g = b.input("g", {DType::kF32, {16, 8}});

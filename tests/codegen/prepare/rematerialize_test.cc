@@ -64,8 +64,8 @@ TEST(Rematerialize_Activation, OfWhichAPartIsSmallIsMadeAgain) {
   EXPECT_EQ(count(rematerialize(layer(128, true), 2).graph, "tanh", Segment::kBackward), 1);
 }
 
-// So many parts of a product stand between the first reader and the last one of what it takes.
-TEST(Rematerialize_Activation, OfWhichPartsStandApartIsMadeAgain) {
+// h = tanh(x w), which a gradient reads forty nodes behind the only reader of x w; `weight`: one of a weight.
+Graph source_read_far_ahead(bool weight) {
   constexpr int64_t kRows = 512;
   constexpr int kBetween = 40;
   Builder b;
@@ -76,8 +76,14 @@ TEST(Rematerialize_Activation, OfWhichPartsStandApartIsMadeAgain) {
   b.context().segment = Segment::kBackward;
   ValueId g = b.emit("exp", {u});
   for (int k = 0; k < kBetween; ++k) g = b.emit("exp", {g});
+  b.context().weight_gradient = weight;
   b.output("dh", b.matmul(h, g, true, false));
-  const Graph graph = std::move(b).finish();
+  return std::move(b).finish();
+}
+
+// So many parts of a product stand between the first reader and the last one of what it takes.
+TEST(Rematerialize_Activation, OfWhichPartsStandApartIsMadeAgain) {
+  const Graph graph = source_read_far_ahead(false);
   for (int64_t parts : {1, 2, 4})
     EXPECT_EQ(count(rematerialize(graph, parts).graph, "tanh", Segment::kBackward), parts > 1) << parts;
 }
@@ -105,20 +111,7 @@ TEST(Rematerialize_Activation, IsMadeBesideItsGradient) {
 
 // The last that reads x w is far ahead of what reads the activation where gradients of weights run apart.
 TEST(Rematerialize_Activation, IsMadeWhereItsSourceIsReadLastForAGradientThatRunsApart) {
-  constexpr int64_t kRows = 512;
-  constexpr int kBetween = 40;
-  Builder b;
-  ValueId x = b.input("x", {DType::kF32, {kRows, 64}}),
-          w = b.state({.name = "w", .kind = StateKind::kFrozen}, {DType::kF32, {64, 256}});
-  ValueId u = b.matmul(x, w), h = b.emit("tanh", {u});
-  b.output("y", b.matmul(h, w, false, true));
-  b.context().segment = Segment::kBackward;
-  ValueId du = b.emit("exp", {u}), g = du;
-  for (int k = 0; k < kBetween; ++k) g = b.emit("exp", {g});
-  b.output("dx", g);
-  b.context().weight_gradient = true;
-  b.output("dh", b.matmul(h, du, true, false));
-  const Graph graph = std::move(b).finish();
+  const Graph graph = source_read_far_ahead(true);
   EXPECT_EQ(count(rematerialize(graph).graph, "tanh", Segment::kBackward), 0);
   const Graph now = rematerialize(graph, 1, true).graph;
   ASSERT_EQ(count(now, "tanh", Segment::kBackward), 1);

@@ -34,16 +34,22 @@ Graph with_factor(const Graph& graph, double factor) {
   return std::move(r).finish();
 }
 
+// model.onnx, a GPT of one layer, and train.yaml for it.
+void write_gpt(const TempFolder& out, const std::string& optimizer) {
+  const Outcome model = run_partita(cat("model gpt --layers 1 --hidden 32 --heads 2 --vocab 60 --seq 16 --with-weights",
+                                        " --quiet -o ", out / "model.onnx"));
+  ASSERT_EQ(model.code, 0) << model.text;
+  out.write(
+      "train.yaml",
+      cat("loss: {kind: output, output: loss}\nbatch: {global: 4}\nbind: {batch: 4}\noptimizer: ", optimizer, "\n"));
+}
+
 // What code generation makes of an op is the same in the ranks and in the serial program compiled, with fusion and
 // without. Where it is not what the definition says, the reference evaluator alone tells.
 TEST(RunComparison, AFaultOfAllCompiledProgramsIsFound) {
   TempFolder out;
-  const Outcome model = run_partita(cat("model gpt --layers 1 --hidden 32 --heads 2 --vocab 60 --seq 16 --with-weights",
-                                        " --quiet -o ", out / "model.onnx"));
-  ASSERT_EQ(model.code, 0) << model.text;
-  const std::string yaml = out.write("train.yaml",
-                                     "loss: {kind: output, output: loss}\nbatch: {global: 4}\nbind: {batch: "
-                                     "4}\noptimizer: {kind: adamw, lr: 0.003}\n");
+  ASSERT_NO_FATAL_FAILURE(write_gpt(out, "{kind: adamw, lr: 0.003}"));
+  const std::string yaml = out / "train.yaml";
   for (const auto& [precision, factor] : {std::pair{"bf16", 1.03}, {"fp16", 1.01}, {"fp32", 1.0003}}) {
     SCOPED_TRACE(precision);
     const Outcome compiled = run_partita(cat("compile ", out / "model.onnx", " --train ", yaml, " --precision ",
@@ -79,12 +85,8 @@ TEST(RunComparison, AFaultOfAllCompiledProgramsIsFound) {
 // What is no number on either side tells nothing.
 TEST(RunComparison, TrainingThatDivergesIsNotCompared) {
   TempFolder out;
-  const Outcome model = run_partita(cat("model gpt --layers 1 --hidden 32 --heads 2 --vocab 60 --seq 16 --with-weights",
-                                        " --quiet -o ", out / "model.onnx"));
-  ASSERT_EQ(model.code, 0) << model.text;
-  const std::string yaml = out.write("train.yaml",
-                                     "loss: {kind: output, output: loss}\nbatch: {global: 4}\nbind: {batch: "
-                                     "4}\noptimizer: {kind: sgd, lr: 1.0e30}\n");
+  ASSERT_NO_FATAL_FAILURE(write_gpt(out, "{kind: sgd, lr: 1.0e30}"));
+  const std::string yaml = out / "train.yaml";
   const Outcome compiled =
       run_partita(cat("compile ", out / "model.onnx", " --train ", yaml, " --pin data=2 --quiet -o ", out / "b"));
   ASSERT_EQ(compiled.code, 0) << compiled.text;
