@@ -79,6 +79,11 @@ PadValue node_padding(const ScalarFunction& function, const ScalarNode& n, const
     chosen.shared = out.shared;  // inside, the other may be chosen
     return chosen;
   }
+  if (n.op == ScalarOp::kLt && at[n.a].least && at[n.b].known && at[n.b].value.i <= *at[n.a].least) {
+    out.known = out.finite = true;  // and false
+    return out;
+  }
+  if (n.op == ScalarOp::kCast && !is_float(n.type) && n.type != DType::kBool) out.least = at[n.a].least;
   if (n.op == ScalarOp::kMul && all(&PadValue::finite) && (is_zero(at[n.a]) || is_zero(at[n.b])))
     return PadValue::zero();
   if (n.op == ScalarOp::kDiv && at[n.b].shared) {  // whatever divides here divides inside
@@ -131,6 +136,16 @@ PadValue seen_there(const PadValue& x, const std::set<int>& own, const std::set<
   return {.shared = false, .finite = x.finite, .known = false, .value = {}};  // perhaps what is inside
 }
 
+// Of a result that is longer along one dimension alone, where that ended.
+std::vector<std::optional<int64_t>> ends(const LongerUse& use, const FormulaOperand& result) {
+  const std::set<int> longer = use.longer_in(result);
+  std::vector<std::optional<int64_t>> ends(result.dims.size());
+  for (size_t d = 0; longer.size() == 1 && d < ends.size(); ++d) {
+    if (result.dims[d] == std::vector<int>{*longer.begin()}) ends[d] = use.formula().factors[*longer.begin()].size;
+  }
+  return ends;
+}
+
 double neutral_of(FactorRole role) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   return role == FactorRole::kMax ? -kInfinity : role == FactorRole::kMin ? kInfinity : 0;
@@ -150,7 +165,8 @@ PadValue PadValue::of(const Literal& uniform) {
   return out;
 }
 
-std::vector<PadValue> padding_of(const ScalarFunction& function, const std::vector<PadValue>& inputs) {
+std::vector<PadValue> padding_of(const ScalarFunction& function, const std::vector<PadValue>& inputs,
+                                 const std::vector<std::optional<int64_t>>& ends) {
   std::vector<PadValue> at(function.nodes.size());
   for (size_t k = 0; k < function.nodes.size(); ++k) {
     const ScalarNode& n = function.nodes[k];
@@ -158,6 +174,7 @@ std::vector<PadValue> padding_of(const ScalarFunction& function, const std::vect
       at[k] = inputs[n.index];
     } else if (n.op == ScalarOp::kIndex) {
       at[k].finite = true;  // another index than any inside
+      if (const auto d = static_cast<size_t>(n.index); d < ends.size()) at[k].least = ends[d];
     } else {
       at[k] = node_padding(function, n, at);
     }
@@ -299,6 +316,8 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     return std::any_of(zero.begin(), zero.end(), [](const auto& g) { return g.second; });
   };
   bool keeps_whole = false;  // what becomes longer, though it has a body for that
+  const bool takes_parts = std::none_of(formula.factors.begin(), formula.factors.end(),
+                                        [](const Factor& f) { return f.role == FactorRole::kWhole; });
   for (int f : use.longer()) {
     FactorRole role = formula.factors[f].role;
     bool only_made = op.scalar == nullptr && role == FactorRole::kWhole && op.lengthened == nullptr;
@@ -313,9 +332,10 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     in.push_back(x.value == kNoValue ? Shape{} : b_.shape(x.value));
   }
   std::vector<ValueId> made;
-  if (keeps_whole) {
+  if (op.lengthened != nullptr && (keeps_whole || takes_parts))
     made = op.lengthened({b_, attrs, types, ids, {}, {}}, shapes);
-  } else {
+  const bool other_body = !made.empty();
+  if (!other_body) {
     PARTITA_ASSIGN_OR_RETURN(made, b_.try_emit(op, ids, localized_attrs(op, attrs, in, shapes)));
   }
   std::vector<PadValue> by_body;
@@ -323,17 +343,23 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     std::vector<PadValue> seen;
     for (size_t k = 0; k < inputs.size(); ++k)
       seen.push_back(seen_there(operands[k].holds, own[k], use.longer_in(formula.outputs[0])));
-    by_body = padding_of(scalar_function(op, {attrs, types}), seen);
-  } else if (op.expand != nullptr && !keeps_whole && !use.longer().empty()) {
+    by_body = padding_of(scalar_function(op, {attrs, types}), seen, ends(use, formula.outputs[0]));
+  } else if (op.expand != nullptr && !other_body && !use.longer().empty()) {
     by_body = held_by_parts(b_, op, attrs, types, operands);
   }
+  // Whether the op computes along the factor, and does not only look rows up.
+  const auto in_numbers = [&](int f) {
+    return formula.factors[f].role != FactorRole::kWhole &&
+           std::any_of(formula.inputs.begin(), formula.inputs.end(),
+                       [&](const FormulaOperand& o) { return o.linear >= 0 && has_factor(o, f); });
+  };
   std::vector<PaddedValue> results;
   for (size_t k = 0; k < made.size(); ++k) {
     if (b_.shape(made[k]) != shapes[k])
       return refuse(cat("expected ", to_string(shapes[k]), " of it, found ", to_string(b_.shape(made[k]))));
     PaddedValue& out = results.emplace_back(PaddedValue{made[k], {}});
     std::set<int> longer = use.longer_in(formula.outputs[k]), others = longer;
-    if (keeps_whole) std::erase_if(others, [&](int f) { return formula.factors[f].role == FactorRole::kWhole; });
+    if (other_body) std::erase_if(others, [&](int f) { return !in_numbers(f); });
     bool repeats = inputs.size() == 1 && own[0].empty() && formula.inputs[0].linear >= 0;
     out.holds = longer.empty()                         ? PadValue::inside()
                 : !by_body.empty()                     ? by_body[k]

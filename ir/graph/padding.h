@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -20,7 +21,8 @@ struct PadValue {
   bool shared = false;  // made of operands without longer dimensions alone: the very number that is inside too
   bool finite = false;
   bool known = false;
-  ScalarValue value;  // if known
+  ScalarValue value;             // if known
+  std::optional<int64_t> least;  // of positions: the old end, at which they go on; nullopt: nothing is known
 
   static PadValue inside() { return {.shared = true, .finite = true, .known = false, .value = {}}; }
   static PadValue number(double f);
@@ -28,8 +30,10 @@ struct PadValue {
   static PadValue of(const Literal& uniform);  // all elements of which are the same
 };
 
-// The results of an elementwise body there.
-std::vector<PadValue> padding_of(const ScalarFunction& function, const std::vector<PadValue>& inputs);
+// The results of an elementwise body there. `ends`: per dimension of the results where it ended, if that alone is
+// longer.
+std::vector<PadValue> padding_of(const ScalarFunction& function, const std::vector<PadValue>& inputs,
+                                 const std::vector<std::optional<int64_t>>& ends = {});
 
 struct PaddedValue {
   ValueId value = kNoValue;

@@ -85,13 +85,6 @@ ValueId gather_simpler(const OpUse& use) {
   return use.b.reshape(x, gathered_shape(use.types[0].shape, indices->type.shape, dim));
 }
 
-// Indices as they count where there are `size` rows, for lookups in more.
-ValueId within(Builder& b, ValueId indices, int64_t size) {
-  auto number = [&](int64_t n) { return b.constant(to_literal({{b.dtype(indices), {}}, {}, {n}})); };
-  const ValueId zero = number(0), i = b.select(b.emit("lt", {indices, zero}), b.add(indices, number(size)), indices);
-  return b.emit("max", {zero, b.emit("min", {i, number(size - 1)})});
-}
-
 absl::StatusOr<std::vector<TensorType>> gather_grad_types(const OpView& use) {
   int64_t dim = use.attrs.i("dim"), size = use.attrs.i("size");
   int rank = use.rank(0) - use.rank(1) + 1;
@@ -154,7 +147,7 @@ extern const OpDef kGather = {
     },
     .lengthened = [](const OpUse& use, std::span<const Shape>) -> std::vector<ValueId> {
       int64_t dim = use.attrs.i("dim");
-      ValueId rows = within(use.b, use.inputs[1], use.types[0].shape[dim]);
+      ValueId rows = indices_within(use.b, use.inputs[1], use.types[0].shape[dim]);
       return {use.b.emit("gather", {use.inputs[0], rows}, {{"dim", dim}})};
     },
     .kernel = true,
@@ -183,7 +176,7 @@ extern const OpDef kGatherGrad = {
     },
     .lengthened = [](const OpUse& use, std::span<const Shape> shapes) -> std::vector<ValueId> {
       int64_t dim = use.attrs.i("dim");
-      ValueId rows = within(use.b, use.inputs[1], use.attrs.i("size"));
+      ValueId rows = indices_within(use.b, use.inputs[1], use.attrs.i("size"));
       return {use.b.emit("gather_grad", {use.inputs[0], rows}, {{"dim", dim}, {"size", shapes[0][dim]}})};
     },
     .kernel = true,

@@ -115,6 +115,15 @@ std::vector<ValueId> gather_rows_grad_expand(const OpUse& use) {
                  {{"dim", use.attrs.i("dim")}, {"size", rows}})};
 }
 
+// More rows, of which indices name those that there were: as in a gather that is longer (ops/gather.cc), so that it
+// makes no difference whether that was longer or split first. None where its positions are as they were.
+std::vector<ValueId> lengthened_rows(const OpUse& use, const char* op) {
+  const int64_t size = use.attrs.i("size"), rows = use.b.shape(use.inputs[1])[0];
+  if (use.types[1].shape[0] != size || rows == size) return {};
+  const ValueId indices = indices_within(use.b, use.inputs[2], size);
+  return {use.b.emit(op, {use.inputs[0], use.inputs[1], indices}, {{"dim", use.attrs.i("dim")}, {"size", rows}})};
+}
+
 }  // namespace
 
 // gather along `dim`, of whose `size` rows those at `positions` (each once; what is at `size` and beyond is no row) are
@@ -131,6 +140,7 @@ extern const OpDef kGatherRows = {
               kNoValue};
     },
     .expand = gather_rows_expand,
+    .lengthened = [](const OpUse& use, std::span<const Shape>) { return lengthened_rows(use, "gather_rows"); },
 };
 
 // (gradient of gather_rows, positions, indices) -> gradient of x.
@@ -146,6 +156,7 @@ extern const OpDef kGatherRowsGrad = {
               kNoValue};
     },
     .expand = gather_rows_grad_expand,
+    .lengthened = [](const OpUse& use, std::span<const Shape>) { return lengthened_rows(use, "gather_rows_grad"); },
 };
 
 }  // namespace partita

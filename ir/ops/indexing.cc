@@ -95,6 +95,12 @@ void scatter_element(const std::string& mode, const Tensor& updates, int64_t sou
   }
 }
 
+ValueId indices_within(Builder& b, ValueId indices, int64_t size) {
+  auto number = [&](int64_t n) { return b.constant(to_literal({{b.dtype(indices), {}}, {}, {n}})); };
+  const ValueId zero = number(0), i = b.select(b.emit("lt", {indices, zero}), b.add(indices, number(size)), indices);
+  return b.emit("max", {zero, b.emit("min", {i, number(size - 1)})});
+}
+
 std::vector<ValueId> scatter_gradient(const OpUse& use, PickFunction pick, PutFunction put) {
   Builder& b = use.b;
   std::string mode = use.attrs.s("mode");

@@ -28,6 +28,9 @@ inline int64_t clamped_index(int64_t index, int64_t size) {
   return index < 0 ? 0 : index >= size ? size - 1 : index;
 }
 
+// The same of a tensor of them, for lookups in more rows than those that count.
+ValueId indices_within(Builder& b, ValueId indices, int64_t size);
+
 // Steps through a shape in row-major order; false after the last.
 inline bool next_index(std::vector<int64_t>& index, const Shape& shape) {
   for (size_t d = shape.size(); d-- > 0;) {

@@ -146,6 +146,22 @@ TEST(Verify_Parts, OfViewsHold) {
   expect_verified(out.path(), {.ranks = 6, .pins = {"tensor=3", "pipeline=2", "micro_batch=1"}});
   expect_verified(out.path(), {.ranks = 6, .pins = {"tensor=3", "data=2", "zero=2"}});
 
+  // Three heads of four, of which two ranks exchange samples for one and a half each.
+  TempFolder heads;
+  made = run_command(cat(partita_program(), " model bert --layers 1 --hidden 12 --heads 3 --vocab 30 --seq 8 --ffn 48 ",
+                         "--quiet --with-weights -o ", heads / "model.onnx"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  heads.write("train.yaml", "batch: {global: 4}\nkernels: {attention: math}\n");
+  expect_verified(heads.path(), {.ranks = 2, .pins = {"tensor=2", "sequence_parallel=true"}});
+
+  // Two ranks hold the rows of a head each of queries, keys and values: three parts, whose sum goes in two.
+  TempFolder joined;
+  made = run_command(cat(partita_program(), " model gpt --layers 1 --hidden 32 --heads 2 --vocab 30 --seq 8 --quiet ",
+                         "--with-weights -o ", joined / "model.onnx"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  joined.write("train.yaml", "batch: {global: 8}\n");
+  expect_verified(joined.path(), {.ranks = 8, .pins = {"tensor=2", "data=4", "hierarchical_group=2", "zero=0"}});
+
   // Five learned queries that all samples share, positions first: their rows are divided by two ranks.
   TempFolder queries;
   onnx::ModelProto m = empty_model();
@@ -170,6 +186,32 @@ TEST(Verify_Parts, OfViewsHold) {
   std::ofstream(queries / "model.onnx", std::ios::binary) << m.SerializeAsString();
   queries.write("train.yaml", "loss: {kind: mse, output: y}\n");
   expect_verified(queries.path(), {.ranks = 2, .pins = {"tensor=2", "sequence_parallel=true"}});
+}
+
+// Backward's kernel reads a relu's result, and makes what that was made of again for its gradient.
+TEST(Verify_Kernels, ThatReadAReluAndItsOperandHold) {
+  TempFolder out;
+  onnx::ModelProto m = empty_model();
+  onnx::GraphProto* g = m.mutable_graph();
+  add_value(g->add_input(), "x", {4, 16, 8});
+  add_value(g->add_output(), "y", {4, 16, 8});
+  std::vector<float> weights(8 * 16);
+  for (size_t k = 0; k < weights.size(); ++k) weights[k] = 0.1f * static_cast<float>(k * k % 13) - 0.5f;
+  add_floats(g, "up", {8, 16}, weights);
+  add_floats(g, "bias", {16}, std::vector<float>(16, 0.25f));
+  add_floats(g, "down", {16, 8}, weights);
+  add_node(g, "MatMul", {"x", "up"}, {"h"}, "up");
+  add_node(g, "Add", {"h", "bias"}, {"k"}, "bias");
+  add_node(g, "Relu", {"k"}, {"r"}, "relu");
+  add_node(g, "Mul", {"r", "r"}, {"s"}, "square");
+  add_node(g, "MatMul", {"s", "down"}, {"y"}, "down");
+  std::ofstream(out / "model.onnx", std::ios::binary) << m.SerializeAsString();
+  const std::string recipe = out.write("train.yaml", "loss: {kind: mse, output: y}\n");
+  const Outcome compiled = run_command(
+      cat(partita_program(), " compile ", out / "model.onnx", " --train ", recipe, " --quiet -o ", out / "bundle"));
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  const Outcome proved = run_command(cat(partita_program(), " verify ", out / "bundle"));
+  EXPECT_EQ(proved.code, 0) << proved.text;
 }
 
 // y = the sum of 64 features, of which those of samples above `threshold` cancel: their sum is rounding, and another

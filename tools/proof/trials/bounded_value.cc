@@ -23,7 +23,8 @@ double largest(DType type) {
 }
 // Half the distance between the smallest numbers.
 double least(DType type) { return type == DType::kF64 ? 0x1p-1074 : type == DType::kF16 ? 0x1p-25 : 0x1p-134; }
-double least_computed(DType type) { return type == DType::kF64 ? 0x1p-1074 : 0x1p-150; }
+// Of what is computed: in 16 bits, or in more.
+double least_computed(DType type) { return type == DType::kF64 ? 0x1p-1074 : is_narrow(type) ? least(type) : 0x1p-150; }
 
 // Terms that follow each other in one accumulator, and those of the levels above
 // (codegen/llvm/nest_emitter_columns.cc).

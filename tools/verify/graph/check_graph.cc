@@ -182,11 +182,15 @@ class GraphChecker {
       case Movement::kCollective:
         return communicate(node);
       default: {
-        auto result = moved(local_, node, layout(node.inputs[0]));
+        const IndexMap& x = layout(node.inputs[0]);
+        auto result = moved(local_, node, x);
+        if (!result.ok()) {
+          if (auto seen = seen_through(x, views_of(x))) result = moved(local_, node, *seen);
+        }
         if (!result.ok()) return differs(found(node.inputs[0]), ": ", result.status().message());
         // A view that cuts what was broadcast may be a value of the serial program's own, or be undone further on.
-        if (!by_dimension(result->digits, local_.type(node.outputs[0]).shape) && compute(node).ok())
-          return absl::OkStatus();
+        const bool fits = by_dimension(result->digits, local_.type(node.outputs[0]).shape).has_value();
+        if ((!fits || !result->through.empty()) && compute(node).ok()) return absl::OkStatus();
         layout(node.outputs[0]) = *std::move(result);
         if (index_.at(node.inputs[0]) && local_.type(node.outputs[0]).rank() == 0)
           index_.set(node.outputs[0], *index_.at(node.inputs[0]));

@@ -107,12 +107,14 @@ Shape chosen_dims(const Node& reduction, const Shape& shape, bool reduced) {
 }
 
 GraphExpressions::GraphExpressions(const CodeView& code, const std::set<int>& given, const LoopNest& nest,
-                                   std::optional<ReductionOrder> order, Affine columns, Expressions& e)
+                                   std::optional<ReductionOrder> order, Affine columns, uint32_t own_signs,
+                                   Expressions& e)
     : code_(code),
       given_(given),
       nest_(nest),
       order_(std::move(order)),
       columns_(std::move(columns)),
+      own_signs_(own_signs),
       e_(e),
       loops_(nest.sizes.size()) {}
 
@@ -152,7 +154,11 @@ bool GraphExpressions::is_given(ValueId v) const {
 int GraphExpressions::signed_as(ValueId v, const IndexMap& map) {
   if (is_given(v)) return value(v, map);
   for (const Node& node : code_.graph.nodes) {
-    if (node.op->name == "relu" && node.inputs[0] == v && is_given(node.outputs[0])) return value(node.outputs[0], map);
+    if (node.op->name != "relu" || node.inputs[0] != v || !is_given(node.outputs[0])) continue;
+    const auto at = std::find(either_sign_.begin(), either_sign_.end(), v) - either_sign_.begin();
+    if (at == std::ssize(either_sign_)) either_sign_.push_back(v);
+    const bool own = at < 32 && (own_signs_ >> at & 1) != 0;
+    return value(own ? v : node.outputs[0], map);
   }
   return value(v, map);
 }

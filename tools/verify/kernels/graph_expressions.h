@@ -32,14 +32,16 @@ class GraphExpressions {
  public:
   // `given`: values, never views, that the nest reads from memory. `order`: in which it has to reduce, as its schedule
   // does; nullopt: in any. `columns`: the number, of the elements that a reduction over all columns goes through, that
-  // a point is.
+  // a point is. `own_signs`: bit k, that of the k-th value of either_sign() it is the value itself that is looked at.
   GraphExpressions(const CodeView& code, const std::set<int>& given, const LoopNest& nest,
-                   std::optional<ReductionOrder> order, Affine columns, Expressions& e);
+                   std::optional<ReductionOrder> order, Affine columns, uint32_t own_signs, Expressions& e);
 
   // The value at index `map`; -1 where split() or status() says why not.
   int value(ValueId v, const IndexMap& map);
-  // Of what a relu's gradient looks at the sign of: where it is not given, the relu's result, which has the same.
+  // Of what a relu's gradient looks at the sign of: where it is not given, the relu's result, which has the same, or
+  // what it is computed from.
   int signed_as(ValueId v, const IndexMap& map);
+  const std::vector<ValueId>& either_sign() const { return either_sign_; }
   // The same of what its node makes, even where it is given.
   int result(ValueId v, const IndexMap& map);
   // The index along each dimension of `shape` from an element number.
@@ -75,9 +77,11 @@ class GraphExpressions {
   const LoopNest& nest_;
   const std::optional<ReductionOrder> order_;
   const Affine columns_;
+  const uint32_t own_signs_;
   Expressions& e_;
   const size_t loops_;
   absl::flat_hash_map<std::vector<int64_t>, int> known_;
+  std::vector<ValueId> either_sign_;
   std::optional<LoopSplit> split_;
   absl::Status status_;
   int depth_ = 0;

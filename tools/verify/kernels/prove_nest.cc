@@ -12,6 +12,7 @@ namespace partita::verifier {
 namespace {
 
 constexpr int kMostSplits = 64;
+constexpr size_t kMostSigns = 6;     // of relus in a nest, each of which may be seen in two ways
 constexpr size_t kMostOrders = 512;  // in which rows and columns can be the dimensions of what is reduced
 
 std::set<int> given_to(const NestUse& use) {
@@ -53,7 +54,7 @@ Affine point_number_in(const LoopNest& nest, const std::vector<size_t>& order) {
 // which reductions number their elements; empty: their own.
 template <typename Prove>
 absl::Status walk(const CodeView& code, const NestUse& use, std::vector<Affine> numbers, Prove prove,
-                  const std::vector<size_t>& columns = {}) {
+                  const std::vector<size_t>& columns, uint32_t own_signs, size_t& either_sign) {
   LoopNest nest = with_whole_columns(use.nest);
   const int loops = static_cast<int>(nest.sizes.size());
   numbers.push_back(columns.empty() ? point_number(nest, nest.rows(), loops) : point_number_in(nest, columns));
@@ -62,13 +63,26 @@ absl::Status walk(const CodeView& code, const NestUse& use, std::vector<Affine> 
   if (use.nest.strict) order = column_order(use.nest);
   for (int round = 0; round < kMostSplits; ++round) {
     Expressions e(nest.sizes, nest.columns);
-    GraphExpressions graph(code, given, nest, order, numbers.back(), e);
+    GraphExpressions graph(code, given, nest, order, numbers.back(), own_signs, e);
     const std::vector<int> made = nest_expressions(nest, use.values, e);
     const absl::Status status = prove(Walk{nest, numbers, e, graph, made});
+    either_sign = graph.either_sign().size();
     if (!graph.split()) return status;
     split_loop(nest, numbers, *graph.split());
   }
   return differs("expected loops that follow the dimensions of its values");
+}
+
+template <typename Prove>
+absl::Status walk(const CodeView& code, const NestUse& use, const std::vector<Affine>& numbers, Prove prove,
+                  const std::vector<size_t>& columns = {}) {
+  size_t either_sign = 0;
+  const absl::Status first = walk(code, use, numbers, prove, columns, 0, either_sign);
+  const uint32_t ways = 1U << std::min(either_sign, kMostSigns);
+  for (uint32_t own_signs = 1; !first.ok() && own_signs < ways; ++own_signs) {
+    if (walk(code, use, numbers, prove, columns, own_signs, either_sign).ok()) return absl::OkStatus();
+  }
+  return first;
 }
 
 // What an operand holds in the end: of several stores, the one in the last pass.

@@ -203,6 +203,12 @@ std::optional<IndexMap> seen_through(const IndexMap& x, const Shape& shape, cons
 
 }  // namespace
 
+std::optional<IndexMap> seen_through(const IndexMap& x, const IsView& is_view) {
+  Shape shape;
+  for (const Digit& d : x.digits) shape.push_back(d.size);
+  return seen_through(x, shape, is_view);
+}
+
 absl::StatusOr<IndexMap> sliced_by(const IndexMap& x, const Shape& shape, int dim, int axis, const Mesh& mesh,
                                    const IsView& is_view) {
   if (x.depends_on(axis)) return wrong("it is sliced along axis ", mesh.axes[axis].name, ", which splits it already");
@@ -244,7 +250,13 @@ std::optional<std::vector<Digit>> through_view(const std::vector<Digit>& view, i
 
 // A part of a view as one of the root itself, where no digit of it is cut any more.
 void see_directly(IndexMap& x) {
-  if (x.through.empty() || !x.axes.empty()) return;
+  if (x.through.empty()) return;
+  std::vector<AxisDigit> axes = x.axes;
+  for (AxisDigit& a : axes) {
+    auto direct = through_view(x.through, a.size, a.stride);
+    if (!direct || direct->size() != 1) return;
+    a.stride = direct->front().stride;
+  }
   std::vector<Digit> digits;
   for (const Digit& d : x.digits) {
     auto direct = d.stride == 0 ? std::vector<Digit>{d} : through_view(x.through, d.size, d.stride);
@@ -253,6 +265,7 @@ void see_directly(IndexMap& x) {
   }
   merge(digits);
   x.digits = std::move(digits);
+  x.axes = std::move(axes);
   x.through.clear();
 }
 
@@ -307,7 +320,11 @@ absl::StatusOr<IndexMap> scattered(const IndexMap& x, const std::vector<int>& ax
     if (!on) {
       int64_t size = 1;
       for (const Digit& d : x.digits) size *= d.size;
-      if (auto seen = seen_through(x, {size}, is_view)) return scattered(*seen, axes, kind, mesh, is_view);
+      // In levels, the parts of a sum are gathered again: the serial program need not have such a view.
+      const IsView any = [](const std::vector<Digit>&) { return true; };
+      for (const IsView& view : {is_view, any}) {
+        if (auto seen = seen_through(x, {size}, view)) return scattered(*seen, axes, kind, mesh, is_view);
+      }
       return wrong("it cannot be scattered into ", mesh.axes[a].size, " parts");
     }
     onto_axis(*on, a, out.axes);

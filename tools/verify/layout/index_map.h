@@ -72,6 +72,9 @@ absl::StatusOr<IndexMap> broadcasted(const IndexMap& x, const Shape& from, const
 // A part that is cut inside of a digit is one of the value as a view shows it: of the views that it could be, which
 // differ in where their axes lie, the first one that `is_view` knows.
 using IsView = std::function<bool(const std::vector<Digit>&)>;
+// The value as a part of its root as a view that `is_view` knows shows it, which can be cut where the root's own digits
+// cannot; nullopt where there is none, or it is a part of a view already.
+std::optional<IndexMap> seen_through(const IndexMap& x, const IsView& is_view);
 absl::StatusOr<IndexMap> sliced_by(const IndexMap& x, const Shape& shape, int dim, int axis, const Mesh& mesh,
                                    const IsView& is_view);
 absl::StatusOr<IndexMap> gathered(const IndexMap& x, const std::vector<int>& axes, const Mesh& mesh);

@@ -15,6 +15,7 @@
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
 #include "tools/proof/numeric_check.h"
+#include "tools/proof/trials/bounded_value.h"
 #include "tools/proof/trials/library_meaning.h"
 #include "tools/proof/trials/tree_trial.h"
 #include "tools/proof/trials/trial_memory.h"
@@ -275,6 +276,14 @@ TEST(LibraryMeaning_OfASumIn16Bits, AllowsItsRounding) {
       library_step("gather_grad", {{DType::kF16, {256, 32}}, {DType::kI64, {256}}, {DType::kF16, {8, 32}}},
                    {{"dim", int64_t{0}}, {"size", int64_t{8}}});
   EXPECT_EQ(refused(Draw::kOrdinary, step, step.params), 0);
+}
+
+// 2.6 times the smallest number of 16 bits: a kernel that rounds the product has 3 of them, never 1.
+TEST(BoundedOperation_OfTheSmallestNumbersIn16Bits, AllowsTheirRounding) {
+  BoundedOperation product({.op = ScalarOp::kMul, .type = DType::kF16, .a = 0, .b = 1}, DType::kF16);
+  const BoundedValue found = product.apply({{0x1.4cp-12, 0}, 0}, {{0x1p-11, 0}, 0}, {});
+  EXPECT_TRUE(allows(DType::kF32, found, {0x3p-24, 0})) << found.off;
+  EXPECT_FALSE(allows(DType::kF32, found, {0x1p-24, 0})) << found.off;
 }
 
 }  // namespace
