@@ -259,6 +259,20 @@ TEST_F(Compress, Bf16_TakesTheSumsOfEveryMicroBatchToo) {
   EXPECT_GT(said[1]["plain_bytes"].get<int64_t>(), 3 * said[0]["plain_bytes"].get<int64_t>());
 }
 
+// The one head of keys is whole on both tensor ranks: they sum parts of its gradient, and gather them.
+TEST_F(Compress, Bf16_SumsThatAreGatheredOnAreProved) {
+  const std::string model = out_ / "one_key_head.onnx",
+                    recipe = out_.write("one_key_head.yaml", "compress: bf16\nbatch: {global: 4}\n");
+  Outcome made = run_command(partita_program() + " model gpt --layers 1 --hidden 32 --heads 2 --kv-heads 1 --vocab 31 " +
+                             "--seq 16 --with-weights --quiet -o " + model);
+  ASSERT_EQ(made.code, 0) << made.text;
+  Outcome compiled = run_command(partita_program() + " compile " + model + " --train " + recipe + " --quiet -o " +
+                                 (out_ / "gathered") + " --pin data=2 --pin tensor=2 --pin sequence_parallel=true");
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  const Outcome proved = run_command(partita_program() + " verify " + (out_ / "gathered"));
+  EXPECT_EQ(proved.code, 0) << proved.text;
+}
+
 TEST_F(Compress, PowerSgdBundle_IsProvedButForIt) {
   for (const char* flags :
        {"--ranks 2", "--ranks 4 --pin tensor=2", "--ranks 2 --pin micro_batch=1",

@@ -1,5 +1,6 @@
 // Parts of dimensions: how they line up with each other, with an op's factors and with the program's interface.
 #include <algorithm>
+#include <utility>
 
 #include "base/cat.h"
 #include "base/status.h"
@@ -75,13 +76,30 @@ bool take(Pieces& from, int64_t size, Pieces& to) {
   return true;
 }
 
+// The outer part of a digit, of elements `stride` or further apart, cut off; nullopt where it has no such part.
+template <typename D>
+std::optional<D> cut_outer_digit(D& digit, int64_t stride) {
+  if (digit.stride >= stride) return std::exchange(digit, D{});
+  const int64_t inner = stride / digit.stride;
+  if (stride % digit.stride != 0 || digit.size % inner != 0) return std::nullopt;
+  D outer = digit;
+  outer.size = digit.size / inner;
+  outer.stride = stride;
+  digit.size = inner;
+  return outer;
+}
+
 // The pieces of one dimension: serial digits, outermost first, are tiled by the rank's digits of the same dimension, in
-// their order, and by digits of coordinates.
-std::optional<Pieces> tile(const std::vector<Digit>& serial, const std::vector<Digit>& local,
-                           std::vector<AxisDigit>& axes) {
+// their order, and by digits of coordinates. Where a rank's neighbours count on, though the serial value has others
+// between them, they are one digit of the rank's.
+std::optional<Pieces> tile(const std::vector<Digit>& serial, std::vector<Digit> local, std::vector<AxisDigit>& axes) {
   Pieces pieces;
   size_t next = 0;
+  const auto pass = [&] {
+    while (next < local.size() && local[next].size == 1) ++next;
+  };
   for (const Digit& s : serial) {
+    pass();
     if (s.stride == 0) {
       bool here = next < local.size() && local[next].stride == 0;
       int64_t size = here ? local[next].size : 1;
@@ -90,18 +108,19 @@ std::optional<Pieces> tile(const std::vector<Digit>& serial, const std::vector<D
       push(pieces, {Kind::kFree, s.size, size, -1, 1});
       continue;
     }
-    for (int64_t top = s.stride * s.size; top > s.stride;) {
+    for (int64_t top = s.stride * s.size; top > s.stride; pass()) {
       if (next < local.size() && local[next].stride * local[next].size == top) {
-        push(pieces, {Kind::kLocal, local[next].size, local[next].size, -1, 1});
-        top = local[next++].stride;
+        const auto outer = cut_outer_digit(local[next], s.stride);
+        if (!outer) return std::nullopt;
+        push(pieces, {Kind::kLocal, outer->size, outer->size, -1, 1});
+        top = outer->stride;
       } else {
         auto at = std::find_if(axes.begin(), axes.end(), [&](const AxisDigit& d) { return d.stride * d.size == top; });
-        if (at == axes.end()) return std::nullopt;
+        if (at == axes.end() || at->stride < s.stride) return std::nullopt;
         push(pieces, {Kind::kAxis, at->size, 1, at->axis, at->divisor});
         top = at->stride;
         axes.erase(at);
       }
-      if (top < s.stride) return std::nullopt;
     }
   }
   if (next != local.size()) return std::nullopt;

@@ -32,5 +32,25 @@ TEST(SlicedBy, PairsThatReachOverTheEdgeOfWindowsAreSeenThroughTheirView) {
   EXPECT_FALSE(pieces_of(other, pairs, *of_view, {2, 3, 1, 4}).ok());
 }
 
+// Windows of a series of two channels, channels before windows, seen as [4 samples x 2 channels x 4 windows, 4]: of one
+// channel a rank, samples and windows count on as if they were one dimension.
+TEST(PiecesOf, PartsWhoseNeighboursCountOn) {
+  IndexMap x;
+  x.root = 0;
+  x.digits = {{4, 32}, {2, 1}, {4, 8}, {4, 2}};
+  IndexMap mine = x;
+  mine.digits = {{64, 2}};
+  mine.axes = {{0, 1, 2, 1}};
+  const auto parts = pieces_of(x, {32, 4}, mine, {16, 4});
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  const Piece four{Piece::Kind::kLocal, 4, 4, -1, 1};
+  EXPECT_EQ((*parts)[0], (Pieces{four, {Piece::Kind::kAxis, 2, 1, 0, 1}, four}));
+  EXPECT_EQ((*parts)[1], (Pieces{four}));
+  mine.axes = {{0, 1, 2, 2}};  // other elements
+  EXPECT_FALSE(pieces_of(x, {32, 4}, mine, {16, 4}).ok());
+  mine.digits = {{16, 8}, {4, 1}};
+  EXPECT_FALSE(pieces_of(x, {32, 4}, mine, {16, 4}).ok());
+}
+
 }  // namespace
 }  // namespace partita::verifier
