@@ -263,8 +263,9 @@ TEST_F(Compress, Bf16_TakesTheSumsOfEveryMicroBatchToo) {
 TEST_F(Compress, Bf16_SumsThatAreGatheredOnAreProved) {
   const std::string model = out_ / "one_key_head.onnx",
                     recipe = out_.write("one_key_head.yaml", "compress: bf16\nbatch: {global: 4}\n");
-  Outcome made = run_command(partita_program() + " model gpt --layers 1 --hidden 32 --heads 2 --kv-heads 1 --vocab 31 " +
-                             "--seq 16 --with-weights --quiet -o " + model);
+  Outcome made =
+      run_command(partita_program() + " model gpt --layers 1 --hidden 32 --heads 2 --kv-heads 1 --vocab 31 " +
+                  "--seq 16 --with-weights --quiet -o " + model);
   ASSERT_EQ(made.code, 0) << made.text;
   Outcome compiled = run_command(partita_program() + " compile " + model + " --train " + recipe + " --quiet -o " +
                                  (out_ / "gathered") + " --pin data=2 --pin tensor=2 --pin sequence_parallel=true");
