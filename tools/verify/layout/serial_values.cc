@@ -111,6 +111,19 @@ absl::StatusOr<Graph> expanded(const Graph& graph, std::vector<NodeId>& from, st
   return now;
 }
 
+namespace {
+
+// Along what an op looks at as a whole, its results vary even where its operands do not: sums of the elements before,
+// or one that something is put to.
+Pieces varying(Pieces pieces) {
+  for (Piece& p : pieces) {
+    if (p.kind == Piece::Kind::kFree && p.local == p.size) p.kind = Piece::Kind::kLocal;
+  }
+  return pieces;
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<Pieces>> split_factors(const Formula& formula,
                                                   const std::vector<std::vector<Pieces>>& operands) {
   std::vector<std::optional<Pieces>> found(formula.factors.size());
@@ -133,6 +146,7 @@ absl::StatusOr<std::vector<Pieces>> split_factors(const Formula& formula,
   for (size_t f = 0; f < found.size(); ++f) {
     int64_t size = formula.factors[f].size;
     if (!found[f]) found[f] = size == 1 ? Pieces{} : Pieces{{Piece::Kind::kLocal, size, size, -1, 1}};
+    if (formula.factors[f].role == FactorRole::kWhole) *found[f] = varying(*std::move(found[f]));
     factors.push_back(*std::move(found[f]));
   }
   return factors;
