@@ -77,6 +77,11 @@ TEST_F(Optimizers, BlocksOfCodesThatRowsCutAreProved) {
                 "--pin zero=2 -o ", out_ / layers));
     partita(cat("verify ", out_ / layers));
   }
+  // 75 and a half in 302 rows, which two ranks divide along their columns.
+  partita(cat("model mlp --layers 64,302,4 --batch 8 --with-weights --quiet -o ", out_ / "mlp.onnx"));
+  partita(cat("compile ", out_ / "mlp.onnx", " --train ", out_ / "mlp.yaml", " --set reproducible=4 --pin data=2 ",
+              "--pin zero=1 --quiet -o ", out_ / "columns"));
+  partita(cat("verify ", out_ / "columns"));
 }
 
 using Weights = std::map<std::string, std::vector<float>>;

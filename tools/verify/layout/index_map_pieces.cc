@@ -11,8 +11,8 @@ namespace {
 
 using Kind = Piece::Kind;
 
-// Cuts the outer `size` off a piece; nullopt where it has no such part.
-std::optional<Piece> cut_outer(Piece& piece, int64_t size) {
+// Cuts the outer `size` off a piece; nullopt where it has no such part. `all`: every rank is to have all of that.
+std::optional<Piece> cut_outer(Piece& piece, int64_t size, bool all = false) {
   if (size <= 0 || piece.size % size != 0) return std::nullopt;
   int64_t rest = piece.size / size;
   Piece outer = piece;
@@ -26,8 +26,11 @@ std::optional<Piece> cut_outer(Piece& piece, int64_t size) {
       outer.divisor = piece.divisor * rest;
       break;
     case Kind::kFree:
-      // Any rank may have any part of it; the outer part is taken to be the one that is split.
-      if (piece.local % rest == 0) {
+      // Any rank may have any part of it; the outer part is taken to be the one that is split, where it may be.
+      if (all && piece.local % size == 0) {
+        outer.local = size;
+        piece.local /= size;
+      } else if (piece.local % rest == 0) {
         outer.local = piece.local / rest;
         piece.local = rest;
       } else if (rest % piece.local == 0) {
@@ -57,7 +60,7 @@ void push(Pieces& pieces, const Piece& p) {
 }
 
 // Moves pieces of `size` in total from the outer end of one list to another.
-bool take(Pieces& from, int64_t size, Pieces& to) {
+bool take(Pieces& from, int64_t size, Pieces& to, bool all = false) {
   while (size > 1) {
     if (from.empty()) return false;
     Piece& p = from.front();
@@ -67,7 +70,7 @@ bool take(Pieces& from, int64_t size, Pieces& to) {
       to.push_back(p);
       from.erase(from.begin());
     } else {
-      auto outer = cut_outer(p, size);
+      auto outer = cut_outer(p, size, all);
       if (!outer) return false;
       to.push_back(*outer);
       size = 1;
@@ -186,7 +189,8 @@ std::optional<std::vector<Pieces>> taken_by_factor(const Formula& formula, const
   std::vector<Pieces> factors;
   for (int f : dim) {
     Pieces taken, mine;
-    if (!take(pieces, formula.factors[f].size, taken)) return std::nullopt;
+    const bool all = formula.factors[f].role == FactorRole::kWhole;
+    if (!take(pieces, formula.factors[f].size, taken, all)) return std::nullopt;
     for (const Piece& p : taken) push(mine, p);
     factors.push_back(std::move(mine));
   }
