@@ -126,7 +126,12 @@ bool join(NestPart& part, const NestPart& other, size_t most) {
   }
   for (NamedStore s : other.stores) {
     s.store.node = now[s.store.node];
-    part.stores.push_back(std::move(s));
+    // What has one element a row is the same in every box of the row.
+    const bool there = std::ranges::any_of(part.stores, [&](const NamedStore& t) {
+      return t.value == s.value && t.store.node == s.store.node && t.store.access.strides == s.store.access.strides &&
+             t.store.access.offset == s.store.access.offset;
+    });
+    if (!there) part.stores.push_back(std::move(s));
   }
   return true;
 }

@@ -260,18 +260,22 @@ TEST_F(Compress, Bf16_TakesTheSumsOfEveryMicroBatchToo) {
 }
 
 // The one head of keys is whole on both tensor ranks: they sum parts of its gradient, and gather them.
-TEST_F(Compress, Bf16_SumsThatAreGatheredOnAreProved) {
+TEST_F(Compress, Bf16_SumsThatAreGatheredOrNarrowedAgainAreProved) {
   const std::string model = out_ / "one_key_head.onnx",
                     recipe = out_.write("one_key_head.yaml", "compress: bf16\nbatch: {global: 4}\n");
   Outcome made =
       run_command(partita_program() + " model gpt --layers 1 --hidden 32 --heads 2 --kv-heads 1 --vocab 31 " +
                   "--seq 16 --with-weights --quiet -o " + model);
   ASSERT_EQ(made.code, 0) << made.text;
-  Outcome compiled = run_command(partita_program() + " compile " + model + " --train " + recipe + " --quiet -o " +
-                                 (out_ / "gathered") + " --pin data=2 --pin tensor=2 --pin sequence_parallel=true");
-  ASSERT_EQ(compiled.code, 0) << compiled.text;
-  const Outcome proved = run_command(partita_program() + " verify " + (out_ / "gathered"));
-  EXPECT_EQ(proved.code, 0) << proved.text;
+  for (const char* pins : {"--pin data=2 --pin tensor=2 --pin sequence_parallel=true",
+                           // In two levels, between which positions' parts are summed up in 32 bits.
+                           "--pin data=4 --pin context=2 --pin zero=2 --pin zero_group=2"}) {
+    Outcome compiled = run_command(partita_program() + " compile " + model + " --train " + recipe + " --quiet -o " +
+                                   (out_ / "gathered") + " " + pins);
+    ASSERT_EQ(compiled.code, 0) << compiled.text;
+    const Outcome proved = run_command(partita_program() + " verify " + (out_ / "gathered"));
+    EXPECT_EQ(proved.code, 0) << pins << ": " << proved.text;
+  }
 }
 
 TEST_F(Compress, PowerSgdBundle_IsProvedButForIt) {

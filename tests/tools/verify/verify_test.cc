@@ -214,6 +214,24 @@ TEST(Verify_Kernels, ThatReadAReluAndItsOperandHold) {
   EXPECT_EQ(proved.code, 0) << proved.text;
 }
 
+// Both halves of a rotated key are made of what is kept for its gradient, too, and stored once.
+TEST(Verify_Kernels, ThatStoreWhatHalvesShareHold) {
+  TempFolder out;
+  Outcome made =
+      run_command(cat(partita_program(), " model gpt --layers 1 --hidden 32 --heads 4 --kv-heads 1 --ffn 64 ",
+                      "--norm rmsnorm --no-bias --positions rotary --vocab 96 --seq 16 --with-weights ", "--quiet -o ",
+                      out / "model.onnx"));
+  ASSERT_EQ(made.code, 0) << made.text;
+  const std::string recipe = out.write("train.yaml", "batch: {global: 4}\n");
+  const Outcome compiled = run_command(cat(partita_program(), " compile ", out / "model.onnx", " --train ", recipe,
+                                           " --quiet -o ", out / "bundle",
+                                           " --pin tensor=4 --pin recompute=selective --pin overlap_micro_batches=2"
+                                           " --pin micro_batch=1"));
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  const Outcome proved = run_command(cat(partita_program(), " verify ", out / "bundle"));
+  EXPECT_EQ(proved.code, 0) << proved.text;
+}
+
 // y = the sum of 64 features, of which those of samples above `threshold` cancel: their sum is rounding, and another
 // one where two ranks add up 32 each. Samples are drawn from a normal distribution. To the reference evaluator both
 // sums are rounding; two compiled sides tell them apart.

@@ -92,11 +92,11 @@ class Bf16Sums {
            std::all_of(readers_[v].begin(), readers_[v].end(), [&](NodeId n) { return is_sum(n); });
   }
 
-  // What a node that reads `v` leaves of it: moved, also between ranks, or summed on over other ranks, along an axis
-  // that divides no samples.
+  // What a node that reads `v` leaves of it: moved, also between ranks, summed on over other ranks, or narrowed for
+  // that.
   static ValueId left_of(ValueId v, const Node& reader) {
     const Movement how = movement_of(*reader.op);
-    if (how == Movement::kView || how == Movement::kTranspose) return reader.outputs[0];
+    if (how == Movement::kView || how == Movement::kTranspose || is_cast(reader)) return reader.outputs[0];
     const bool moves = reader.op->name == "all_gather" || reader.op->name == "all_to_all";
     if (!reader.op->communicates || (!moves && reader.attrs.s("reduce", "") != "sum")) return kNoValue;
     return reader.outputs[static_cast<size_t>(std::ranges::find(reader.inputs, v) - reader.inputs.begin())];
