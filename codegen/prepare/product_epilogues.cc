@@ -160,6 +160,8 @@ class Fuser {
     Epilogue found;
     if (wanted_[product] || readers_[product].empty()) return;
     const auto take = [&](ValueId x, NodeId reader) {
+      // What only the end of a step reads is added there, and not in each run.
+      if ((node(reader).segment == Segment::kUpdate) != (node(n).segment == Segment::kUpdate)) return false;
       ValueId bias = kNoValue;
       const ValueId sum = sum_with(product, x, reader, bias);
       if (sum == kNoValue || (found.bias != kNoValue && storage(bias) != storage(found.bias))) return false;

@@ -63,5 +63,15 @@ TEST_F(CudaVerify, BiasesThatAreComputedAgain) {
                   cat("--precision ", precision, " --pin recompute=selective"));
 }
 
+// An evaluation's scores are written once, by the end of its step.
+TEST_F(CudaVerify, BiasesOfWhatEvaluationWrites) {
+  ASSERT_EQ(run_command(cat(partita_program(), " model mlp --layers 16,32,8 --with-weights --quiet -o ", model_)).code,
+            0);
+  expect_proved(
+      "loss: {kind: cross_entropy, output: logits, target: target}\nbatch: {global: 4}\n"
+      "evaluate: {every: 1, batches: 1, data: {kind: synthetic, vocab: 8}}\n",
+      "--pin pipeline=2 --pin micro_batch=4");
+}
+
 }  // namespace
 }  // namespace partita
