@@ -20,6 +20,7 @@ struct PlanBuffer {
   int birth = -1, death = -1, last = -1;  // steps, for those of the arena, as in Lifetime
   int64_t slot_stride = 0;                // bytes from one micro-batch in flight to the next
   int64_t places = 0;                     // as in runtime::Address
+  bool later = false;                     // a later phase of the segment that makes it reads it, too
 };
 
 // One operand: `type` as the step sees it (a view may have another shape than its buffer), at `offset` bytes into a

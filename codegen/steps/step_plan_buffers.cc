@@ -228,6 +228,11 @@ void StepPlanner::finish_lifetimes() {
     b.birth = b.birth < 0 ? s.birth : std::min(b.birth, s.birth);
     b.death = std::max(b.death, s.death);
     b.last = std::max(b.last, s.last);
+    const PlanStep& made = drafts_[s.birth].step;
+    b.later = b.later || std::any_of(s.readers.begin(), s.readers.end(), [&](int at) {
+                const PlanStep& reader = drafts_[at].step;
+                return reader.segment == made.segment && reader.phase > made.phase;
+              });
   };
   for (size_t v = 0; v < value_spans_.size(); ++v) {
     ValueId id = static_cast<ValueId>(v);
@@ -270,7 +275,7 @@ StepPlanner::Reach StepPlanner::reach_of(const PlanBuffer& b) const {
   if (first.segment != Segment::kForward && first.segment != Segment::kBackward) return Reach::kPhase;
   if (last.segment != first.segment) {
     // What a step's end reads may be read by later turns as well.
-    return first.segment == Segment::kForward || options_.turns > 1 ? Reach::kStep : Reach::kPhase;
+    return first.segment == Segment::kForward || options_.turns > 1 || b.later ? Reach::kStep : Reach::kPhase;
   }
   if (first.phase == last.phase) return Reach::kPhase;
   return first.phase / options_.turns == last.phase / options_.turns ? Reach::kPass : Reach::kStep;

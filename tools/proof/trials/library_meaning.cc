@@ -150,7 +150,9 @@ absl::StatusOr<LibraryMeaning> LibraryMeaning::of(const runtime::Step& step) {
   for (const Factor& f : m.formula_.factors)
     m.has_windows_ = m.has_windows_ || (m.op_->work == WorkKind::kMatrix && f.role == FactorRole::kWhole);
   for (size_t f = 0; f < m.formula_.factors.size(); ++f) {
-    if (!has_factor(m.formula_.outputs[0], static_cast<int>(f)))
+    const bool runs =
+        m.op_->name == "cumsum" && m.formula_.factors[f].role == FactorRole::kWhole;  // sums of all before
+    if (runs || !has_factor(m.formula_.outputs[0], static_cast<int>(f)))
       m.terms_ *= static_cast<double>(m.formula_.factors[f].size);
   }
   m.rare_ = static_cast<int64_t>(std::clamp(4 * m.terms_, 16.0, 1e6));

@@ -278,6 +278,13 @@ TEST(LibraryMeaning_OfASumIn16Bits, AllowsItsRounding) {
   EXPECT_EQ(refused(Draw::kOrdinary, step, step.params), 0);
 }
 
+// The last of many running sums is one of as many terms.
+TEST(LibraryMeaning_OfRunningSums, AllowsTheirRounding) {
+  const runtime::Step step = library_step("cumsum", {{DType::kF32, {8192, 4}}, {DType::kF32, {8192, 4}}},
+                                          {{"dim", int64_t{0}}, {"exclusive", int64_t{0}}, {"reverse", int64_t{0}}});
+  for (int k = 0; k < 8; ++k) EXPECT_EQ(refused(Draw::kOrdinary, step, step.params), 0);
+}
+
 // 2.6 times the smallest number of 16 bits: a kernel that rounds the product has 3 of them, never 1.
 TEST(BoundedOperation_OfTheSmallestNumbersIn16Bits, AllowsTheirRounding) {
   BoundedOperation product({.op = ScalarOp::kMul, .type = DType::kF16, .a = 0, .b = 1}, DType::kF16);

@@ -111,7 +111,7 @@ def _cell(model: Kept, layout: Layout, reference: _Reference | Cell) -> Cell:
             if far:  # in 16 bits partial sums are rounded too, once on each rank, and norms over four numbers have kinks: value by value, then
                 with tempfile.TemporaryDirectory(prefix="partita-") as one:
                     _compile(model, reference.recipe, Path(one))
-                    _call("compare", Path(one) / "bundle", folder / "bundle", "--data", model.data)
+                    _compare(Path(one) / "bundle", folder / "bundle", model.data)
                 far = False
     except PartitaError as refusal:
         return replace(cell, refused=line(refusal))
@@ -183,6 +183,15 @@ def _train(model: Kept, folder: Path, *flags: str | Path) -> Weights:
         _call("run", folder / "bundle", "--data", model.data, "--steps", str(STEPS), "--quiet", "--threads", "1", "--checkpoint", checkpoint, *flags)
         _call("checkpoint", "export", checkpoint, "-o", weights)
         return load_file(weights)
+
+
+def _compare(one: Path, many: Path, data: Path) -> None:
+    try:
+        _call("compare", one, many, "--data", data)
+    except _Fault as fault:
+        if "signal 9" in str(fault):  # of the system, which has no more
+            raise PartitaError("further from one rank than its noise, and `partita compare` would need more memory") from None
+        raise
 
 
 def _call(verb: str, *arguments: str | Path) -> None:
