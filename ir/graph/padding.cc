@@ -83,7 +83,7 @@ PadValue node_padding(const ScalarFunction& function, const ScalarNode& n, const
     out.known = out.finite = true;  // and false
     return out;
   }
-  if (n.op == ScalarOp::kCast && !is_float(n.type) && n.type != DType::kBool) out.least = at[n.a].least;
+  if (n.op == ScalarOp::kCast && (n.type == DType::kI32 || n.type == DType::kI64)) out.least = at[n.a].least;
   if (n.op == ScalarOp::kMul && all(&PadValue::finite) && (is_zero(at[n.a]) || is_zero(at[n.b])))
     return PadValue::zero();
   if (n.op == ScalarOp::kDiv && at[n.b].shared) {  // whatever divides here divides inside

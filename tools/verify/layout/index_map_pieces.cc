@@ -80,14 +80,11 @@ bool take(Pieces& from, int64_t size, Pieces& to, bool all = false) {
 }
 
 // The outer part of a digit, of elements `stride` or further apart, cut off; nullopt where it has no such part.
-template <typename D>
-std::optional<D> cut_outer_digit(D& digit, int64_t stride) {
-  if (digit.stride >= stride) return std::exchange(digit, D{});
+std::optional<Digit> cut_outer(Digit& digit, int64_t stride) {
+  if (digit.stride >= stride) return std::exchange(digit, Digit{});
   const int64_t inner = stride / digit.stride;
   if (stride % digit.stride != 0 || digit.size % inner != 0) return std::nullopt;
-  D outer = digit;
-  outer.size = digit.size / inner;
-  outer.stride = stride;
+  const Digit outer{digit.size / inner, stride};
   digit.size = inner;
   return outer;
 }
@@ -113,7 +110,7 @@ std::optional<Pieces> tile(const std::vector<Digit>& serial, std::vector<Digit> 
     }
     for (int64_t top = s.stride * s.size; top > s.stride; pass()) {
       if (next < local.size() && local[next].stride * local[next].size == top) {
-        const auto outer = cut_outer_digit(local[next], s.stride);
+        const auto outer = cut_outer(local[next], s.stride);
         if (!outer) return std::nullopt;
         push(pieces, {Kind::kLocal, outer->size, outer->size, -1, 1});
         top = outer->stride;
