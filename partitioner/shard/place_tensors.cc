@@ -29,7 +29,7 @@ class Placement {
 
   absl::StatusOr<PlannedGraph> run(std::vector<std::string>& warnings) && {
     warn(choose_splits(axes_, batch_, padded_.graph, chooser_), warnings);
-    place_inputs();
+    PARTITA_RETURN_IF_ERROR(place_inputs());
     PARTITA_RETURN_IF_ERROR(place_states());
     plan_.slice_axes = axes_.slice;
     if (batch_.fixed_parts > 0)
@@ -59,15 +59,23 @@ class Placement {
     if (!axes_.tensor.empty()) report(kTensorAxis, layout_.tensor, shares.tensor, "features, heads or channels");
   }
 
-  void place_inputs() {
+  absl::Status place_inputs() {
     for (const GraphInput& in : graph().inputs) {
       Sharding s = chooser_.sharding(in.value);
       if (in.kind == InputKind::kData && !s.dims.empty()) {
-        auto& axes = s.dims[0][0].axes;
-        axes.insert(axes.begin(), axes_.batch.begin(), axes_.batch.end());
+        Piece& samples = s.dims[0][0];
+        samples.axes.insert(samples.axes.begin(), axes_.batch.begin(), axes_.batch.end());
+        if (const int64_t ways = axes_.mesh.ways(samples.axes); samples.size % ways != 0) {
+          std::string axes;
+          for (int a : samples.axes) append(axes, axes.empty() ? "" : " and ", axes_.mesh.axes[a].name);
+          return absl::InvalidArgumentError(cat("input ", quote(in.name), ": the axes ", axes, " would divide its ",
+                                                samples.size, " samples in ", ways,
+                                                " parts; use fewer ranks along one of them"));
+        }
       }
       plan_.inputs.push_back(std::move(s));
     }
+    return absl::OkStatus();
   }
 
   absl::Status place_states() {
