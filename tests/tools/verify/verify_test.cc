@@ -45,6 +45,23 @@ void expect_verified(const std::string& folder, const SampleLayout& layout) {
   EXPECT_EQ(verdict->collectives > 0, layout.ranks > 1);
 }
 
+// Of a matrix [8, 16].
+std::vector<float> some_weights() {
+  std::vector<float> weights(8 * 16);
+  for (size_t k = 0; k < weights.size(); ++k) weights[k] = 0.1f * static_cast<float>(k * k % 13) - 0.5f;
+  return weights;
+}
+
+// That the bundle of the folder's model.onnx is proved, kernels and all.
+void expect_proved(const TempFolder& out, const std::string& recipe, const std::string& flags) {
+  const std::string yaml = out.write("train.yaml", recipe);
+  const Outcome compiled = run_command(cat(partita_program(), " compile ", out / "model.onnx", " --train ", yaml,
+                                           " --quiet -o ", out / "bundle", flags));
+  ASSERT_EQ(compiled.code, 0) << compiled.text;
+  const Outcome proved = run_command(cat(partita_program(), " verify ", out / "bundle"));
+  EXPECT_EQ(proved.code, 0) << proved.text;
+}
+
 TEST(Verify_EveryGivenModel, HoldsUnderDataParallelism) {
   for (const std::string& folder : model_folders()) {
     expect_verified(folder, {.ranks = 1});
@@ -100,8 +117,7 @@ TEST(Verify_Sums, OfTermsThatAreAlikeHold) {
   onnx::GraphProto* g = m.mutable_graph();
   add_value(g->add_input(), "x", {8, 4, 8});
   add_value(g->add_output(), "y", {8, 4, 8});
-  std::vector<float> weights(8 * 16);
-  for (size_t k = 0; k < weights.size(); ++k) weights[k] = 0.1f * static_cast<float>(k * k % 13) - 0.5f;
+  const std::vector<float> weights = some_weights();
   add_floats(g, "w", {8, 16}, weights);
   add_floats(g, "b", {16}, std::vector<float>(16, 0.25f));
   add_ints(g, "last", {-1});
@@ -195,8 +211,7 @@ TEST(Verify_Kernels, ThatReadAReluAndItsOperandHold) {
   onnx::GraphProto* g = m.mutable_graph();
   add_value(g->add_input(), "x", {4, 16, 8});
   add_value(g->add_output(), "y", {4, 16, 8});
-  std::vector<float> weights(8 * 16);
-  for (size_t k = 0; k < weights.size(); ++k) weights[k] = 0.1f * static_cast<float>(k * k % 13) - 0.5f;
+  const std::vector<float> weights = some_weights();
   add_floats(g, "up", {8, 16}, weights);
   add_floats(g, "bias", {16}, std::vector<float>(16, 0.25f));
   add_floats(g, "down", {16, 8}, weights);
@@ -206,12 +221,7 @@ TEST(Verify_Kernels, ThatReadAReluAndItsOperandHold) {
   add_node(g, "Mul", {"r", "r"}, {"s"}, "square");
   add_node(g, "MatMul", {"s", "down"}, {"y"}, "down");
   std::ofstream(out / "model.onnx", std::ios::binary) << m.SerializeAsString();
-  const std::string recipe = out.write("train.yaml", "loss: {kind: mse, output: y}\n");
-  const Outcome compiled = run_command(
-      cat(partita_program(), " compile ", out / "model.onnx", " --train ", recipe, " --quiet -o ", out / "bundle"));
-  ASSERT_EQ(compiled.code, 0) << compiled.text;
-  const Outcome proved = run_command(cat(partita_program(), " verify ", out / "bundle"));
-  EXPECT_EQ(proved.code, 0) << proved.text;
+  expect_proved(out, "loss: {kind: mse, output: y}\n", "");
 }
 
 // Both halves of a rotated key are made of what is kept for its gradient, too, and stored once.
@@ -222,14 +232,8 @@ TEST(Verify_Kernels, ThatStoreWhatHalvesShareHold) {
                       "--norm rmsnorm --no-bias --positions rotary --vocab 96 --seq 16 --with-weights ", "--quiet -o ",
                       out / "model.onnx"));
   ASSERT_EQ(made.code, 0) << made.text;
-  const std::string recipe = out.write("train.yaml", "batch: {global: 4}\n");
-  const Outcome compiled = run_command(cat(partita_program(), " compile ", out / "model.onnx", " --train ", recipe,
-                                           " --quiet -o ", out / "bundle",
-                                           " --pin tensor=4 --pin recompute=selective --pin overlap_micro_batches=2"
-                                           " --pin micro_batch=1"));
-  ASSERT_EQ(compiled.code, 0) << compiled.text;
-  const Outcome proved = run_command(cat(partita_program(), " verify ", out / "bundle"));
-  EXPECT_EQ(proved.code, 0) << proved.text;
+  expect_proved(out, "batch: {global: 4}\n",
+                " --pin tensor=4 --pin recompute=selective --pin overlap_micro_batches=2 --pin micro_batch=1");
 }
 
 // y = the sum of 64 features, of which those of samples above `threshold` cancel: their sum is rounding, and another

@@ -13,46 +13,14 @@
 #include "base/cat.h"
 #include "ir/graph/builder.h"
 #include "ir/graph/evaluate.h"
-#include "ir/ops/indexing.h"
 #include "tests/ir/support/drawn_use.h"
+#include "tests/tools/support/op_parts.h"
 
 namespace partita::verifier {
 namespace {
 
 // What ranks have of an operand along the factor: parts, or all, or a part, of what is the same all along.
 enum class Has { kParts, kSameAll, kSamePart };
-
-int dimension_of(const FormulaOperand& operand, int factor) {
-  const auto at = std::find(operand.dims.begin(), operand.dims.end(), std::vector<int>{factor});
-  return at == operand.dims.end() ? -1 : static_cast<int>(at - operand.dims.begin());
-}
-
-// Indices `from`, `from` + `step`, … along a dimension, `size` of them.
-Tensor along(const Tensor& t, int dim, int64_t from, int64_t step, int64_t size) {
-  TensorType type = t.type;
-  type.shape[static_cast<size_t>(dim)] = size;
-  Tensor out = Tensor::zeros(type);
-  int64_t at = 0;
-  for_each_index(type.shape, [&](std::vector<int64_t> index) {
-    int64_t& i = index[static_cast<size_t>(dim)];
-    i = from + i * step;
-    copy_element(t, position(index, t.type.shape), out, at++);
-  });
-  return out;
-}
-
-int64_t through(const std::vector<Digit>& digits, int64_t index) {
-  int64_t element = 0;
-  for (size_t d = digits.size(); d-- > 0; index /= digits[d].size) element += index % digits[d].size * digits[d].stride;
-  return element;
-}
-
-// The element of the root that an element of a rank's value is.
-int64_t root_element(const IndexMap& layout, int64_t index, int64_t rank) {
-  int64_t element = through(layout.digits, index);
-  for (const AxisDigit& a : layout.axes) element += rank / a.divisor % a.size * a.stride;
-  return layout.through.empty() ? element : through(layout.through, element);
-}
 
 double number_at(const Tensor& t, int64_t at) {
   return is_float(t.type.dtype) ? t.f[static_cast<size_t>(at)] : static_cast<double>(t.i[static_cast<size_t>(at)]);

@@ -8,55 +8,20 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "base/cat.h"
 #include "ir/graph/builder.h"
 #include "ir/graph/evaluate.h"
 #include "tests/ir/support/drawn_use.h"
+#include "tests/tools/support/op_parts.h"
 
 namespace partita::verifier {
 namespace {
-
-// The dimension that is `factor` alone; -1 where the operand has none.
-int dimension_of(const FormulaOperand& operand, int factor) {
-  const auto at = std::find(operand.dims.begin(), operand.dims.end(), std::vector<int>{factor});
-  return at == operand.dims.end() ? -1 : static_cast<int>(at - operand.dims.begin());
-}
-
-// The first index along `dim` of a tensor.
-Tensor first_of(const Tensor& t, int dim) {
-  TensorType type = t.type;
-  const int64_t size = std::exchange(type.shape[static_cast<size_t>(dim)], 1);
-  int64_t inner = 1;
-  for (size_t d = static_cast<size_t>(dim) + 1; d < type.shape.size(); ++d) inner *= type.shape[d];
-  Tensor out = Tensor::zeros(type);
-  for (int64_t k = 0; k < elements(type.shape); ++k) {
-    const int64_t from = k / inner * inner * size + k % inner;
-    if (is_float(type.dtype)) {
-      out.f[static_cast<size_t>(k)] = t.f[static_cast<size_t>(from)];
-    } else {
-      out.i[static_cast<size_t>(k)] = t.i[static_cast<size_t>(from)];
-    }
-  }
-  return out;
-}
 
 bool is_same(const Tensor& t, int64_t a, int64_t b) {
   if (!is_float(t.type.dtype)) return t.i[static_cast<size_t>(a)] == t.i[static_cast<size_t>(b)];
   const double x = t.f[static_cast<size_t>(a)], y = t.f[static_cast<size_t>(b)];
   return x == y || (std::isnan(x) && std::isnan(y)) || std::abs(x - y) <= 1e-12 * (std::abs(x) + std::abs(y));
-}
-
-// The element of the root that each element of a value is.
-std::vector<int64_t> root_elements(const IndexMap& layout, int64_t count) {
-  std::vector<int64_t> at(static_cast<size_t>(count), 0);
-  for (int64_t k = 0; k < count; ++k) {
-    int64_t rest = k;
-    for (size_t d = layout.digits.size(); d-- > 0; rest /= layout.digits[d].size)
-      at[static_cast<size_t>(k)] += rest % layout.digits[d].size * layout.digits[d].stride;
-  }
-  return at;
 }
 
 // Runs an op on drawn operands of which those in `alike` are the same all along a factor; whether it could be said.
@@ -70,7 +35,7 @@ bool check_alike(const DrawnUse& use, const Formula& f, int factor, unsigned ali
     if (use.absent(k)) continue;
     const int dim = dimension_of(f.inputs[operand++], factor);
     const bool repeats = dim >= 0 && (alike >> k & 1) != 0;
-    const Tensor t = repeats ? first_of(use.inputs[k], dim) : use.inputs[k];
+    const Tensor t = repeats ? along(use.inputs[k], dim, 0, 0, 1) : use.inputs[k];
     const ValueId given = b.input(cat("x", k), t.type);
     inputs.back() = repeats ? b.emit("broadcast", {given}, {{"shape", use.types[k].shape}}) : given;
     feeds.emplace(given, t);
@@ -82,9 +47,8 @@ bool check_alike(const DrawnUse& use, const Formula& f, int factor, unsigned ali
   const std::vector<Tensor> found = evaluate_graph(b.graph(), feeds, results);
   for (size_t k = 0; k < results.size(); ++k) {
     std::map<int64_t, int64_t> seen;  // root's element -> an element of the result
-    const std::vector<int64_t> at = root_elements(values->layout(results[k]), elements(found[k].type.shape));
-    for (int64_t e = 0; e < static_cast<int64_t>(at.size()); ++e) {
-      const int64_t first = seen.try_emplace(at[static_cast<size_t>(e)], e).first->second;
+    for (int64_t e = 0; e < elements(found[k].type.shape); ++e) {
+      const int64_t first = seen.try_emplace(root_element(values->layout(results[k]), e, 0), e).first->second;
       if (is_same(found[k], first, e)) continue;
       ADD_FAILURE() << describe(use.c) << ", operands " << alike << " alike along " << f.factors[factor].name
                     << ": elements " << first << " and " << e << " of output " << k << " are said to be the same";

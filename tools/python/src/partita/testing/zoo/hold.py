@@ -2,8 +2,8 @@
 
 A layout holds where `partita verify` proves the program and its weights after some steps are those of one rank. How near
 is said by one rank's own noise: the largest distance of its weights from those of runs that begin a rounding (2^-24 of
-each weight) away, in bf16 also from those of fp32. What lies further is judged by `partita compare`: few runs miss the
-kinks that norms over four numbers make of a rounding. The learning rate is the first at which that noise is small.
+each weight) away, in bf16 also from those of fp32. What lies further is judged by `partita compare`: so few
+runs may not show the kinks of norms over four numbers. The learning rate is the first at which that noise is small.
 """
 
 from __future__ import annotations
