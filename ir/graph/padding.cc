@@ -315,13 +315,9 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     }
     return std::any_of(zero.begin(), zero.end(), [](const auto& g) { return g.second; });
   };
-  bool keeps_whole = false;  // what becomes longer, though it has a body for that
-  const bool takes_parts = std::none_of(formula.factors.begin(), formula.factors.end(),
-                                        [](const Factor& f) { return f.role == FactorRole::kWhole; });
   for (int f : use.longer()) {
     FactorRole role = formula.factors[f].role;
     bool only_made = op.scalar == nullptr && role == FactorRole::kWhole && op.lengthened == nullptr;
-    keeps_whole = keeps_whole || (role == FactorRole::kWhole && op.lengthened != nullptr);
     if (only_made || (role == FactorRole::kSum && !zero_there({f})))
       return refuse(cat("nothing tells that factor '", formula.factors[f].name, "' may be longer"));
   }
@@ -332,8 +328,7 @@ absl::StatusOr<std::vector<PaddedValue>> PaddedEmitter::emit(const OpDef& op, co
     in.push_back(x.value == kNoValue ? Shape{} : b_.shape(x.value));
   }
   std::vector<ValueId> made;
-  if (op.lengthened != nullptr && (keeps_whole || takes_parts))
-    made = op.lengthened({b_, attrs, types, ids, {}, {}}, shapes);
+  if (op.lengthened != nullptr) made = op.lengthened({b_, attrs, types, ids, {}, {}}, shapes);
   const bool other_body = !made.empty();
   if (!other_body) {
     PARTITA_ASSIGN_OR_RETURN(made, b_.try_emit(op, ids, localized_attrs(op, attrs, in, shapes)));

@@ -94,8 +94,9 @@ struct OpDef {
   // their partial sums.
   std::vector<ValueId> (*split_form)(const OpUse&) = nullptr;
 
-  // The same results where operands or results are longer than `types` say along factors that the op keeps whole, with
-  // zeros beyond the old end of results; `shapes`: of the results then. Absent: it cannot be said.
+  // The same results where operands or results are longer than `types` say along factors that the op keeps whole, or
+  // looks rows up by, with zeros beyond the old end of results; `shapes`: of the results then. None where no such
+  // factor is longer. Absent: it cannot be said.
   std::vector<ValueId> (*lengthened)(const OpUse&, std::span<const Shape> shapes) = nullptr;
 
   // The attributes of the same use on local shapes. Absent: attribute "shape", where there is one, becomes the first

@@ -146,8 +146,9 @@ extern const OpDef kGather = {
       return {use.b.emit("gather_rows", {use.inputs[0], positions, use.inputs[1]}, {{"dim", dim}, {"size", size}})};
     },
     .lengthened = [](const OpUse& use, std::span<const Shape>) -> std::vector<ValueId> {
-      int64_t dim = use.attrs.i("dim");
-      ValueId rows = indices_within(use.b, use.inputs[1], use.types[0].shape[dim]);
+      int64_t dim = use.attrs.i("dim"), size = use.types[0].shape[dim];
+      if (use.b.shape(use.inputs[0])[dim] == size) return {};
+      ValueId rows = indices_within(use.b, use.inputs[1], size);
       return {use.b.emit("gather", {use.inputs[0], rows}, {{"dim", dim}})};
     },
     .kernel = true,
@@ -175,8 +176,9 @@ extern const OpDef kGatherGrad = {
           use.b.emit("gather_rows_grad", {use.inputs[0], positions, use.inputs[1]}, {{"dim", dim}, {"size", size}})};
     },
     .lengthened = [](const OpUse& use, std::span<const Shape> shapes) -> std::vector<ValueId> {
-      int64_t dim = use.attrs.i("dim");
-      ValueId rows = indices_within(use.b, use.inputs[1], use.attrs.i("size"));
+      int64_t dim = use.attrs.i("dim"), size = use.attrs.i("size");
+      if (shapes[0][dim] == size) return {};
+      ValueId rows = indices_within(use.b, use.inputs[1], size);
       return {use.b.emit("gather_grad", {use.inputs[0], rows}, {{"dim", dim}, {"size", shapes[0][dim]}})};
     },
     .kernel = true,
