@@ -92,6 +92,7 @@ std::string describe(const Layout& l) {
   }
   if (l.sequence_parallel) text += ", sequence parallel";
   if (l.zero > 0) append(text, ", ZeRO-", l.zero);
+  if (l.zero > 0 && l.shard_ranks() < l.sample_ranks()) append(text, " within ", l.shard_ranks());
   if (l.zero >= 3 && !l.reshard_after_forward) text += " gathered once a step";
   if (l.prefetched() != Layout::kPrefetched) append(text, ", gathers ", l.prefetched(), " ahead");
   if (l.hierarchical_group > 0) append(text, ", sums by ", l.hierarchical_group);

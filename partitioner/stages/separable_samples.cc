@@ -4,6 +4,7 @@
 #include "partitioner/stages/separable_samples.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "partitioner/prepare/split_forms.h"
@@ -27,7 +28,10 @@ class Samples {
       : graph_(graph),
         at_(graph.values.size()),
         trained_(graph.values.size(), false),
-        counted_(graph.values.size(), false) {
+        counted_(graph.values.size(), false),
+        open_(graph.values.size(), false),
+        scales_(graph.values.size()),
+        literals_(constant_values(graph)) {
     for (const GraphInput& in : graph.inputs) {
       const Shape& shape = graph.type(in.value).shape;
       if (in.kind != InputKind::kData || shape.empty()) continue;
@@ -55,7 +59,8 @@ class Samples {
               static_cast<NodeId>(&node - graph_.nodes.data())};
     }
     if (at_[loss].dim == Place::kUnknown) return {LossOverSamples::kUnknown, graph_.values[loss].producer};
-    return {counted_[loss] ? LossOverSamples::kCounted : LossOverSamples::kMean};
+    if (counted_[loss]) return {LossOverSamples::kCounted};
+    return {open_[loss] ? LossOverSamples::kSummed : LossOverSamples::kMean};
   }
 
  private:
@@ -83,6 +88,7 @@ class Samples {
     if (!any) return true;
     meet_ = false;
     const std::optional<std::vector<Place>> places = of_outputs(node);
+    if (places) follow_sums(node);
     if (!places && trained) return false;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       Place& at = at_[node.outputs[k]];
@@ -121,6 +127,72 @@ class Samples {
       places.push_back(sum ? Place{Place::kSum, 1} : *at);
     }
     return places;
+  }
+
+  // Whether results have sums over samples that no factor has divided by their number yet. A mean is a sum times a
+  // constant, before it or after: one over the samples, perhaps times how many numbers of a sample were added.
+  void follow_sums(const Node& node) {
+    const Formula formula = bound_formula(graph_, node);
+    Scale scale{1, 1, 1};
+    bool open = false, first = true;
+    size_t present = 0;
+    for (ValueId v : node.inputs) {
+      if (v == kNoValue) continue;
+      const FormulaOperand& operand = formula.inputs[present++];
+      if (at_[v].dim == Place::kNone) continue;
+      bool adds = false;  // over samples
+      for (size_t f = 0; f < formula.factors.size() && at_[v].dim >= 0; ++f)
+        adds = adds || (formula.factors[f].role == FactorRole::kSum && has_samples(operand, v, formula, f));
+      const Scale& of = scales_[v];
+      const double numbers = static_cast<double>(elements(graph_.type(v).shape)) / static_cast<double>(samples_);
+      open = open || open_[v] || adds;
+      scale.numbers = std::max({scale.numbers, of.numbers, at_[v].dim >= 0 ? numbers : 1});
+      if (first || node.op->name == "mul") {
+        scale.before *= of.before, scale.after *= of.after;
+      } else if (of.before != scale.before || of.after != scale.after) {
+        scale.before = scale.after = 1;
+      }
+      first = false;
+    }
+    const double factor = constant_factor(node);
+    (open ? scale.after : scale.before) *= factor;
+    if (!is_linear(node)) scale.before = scale.after = 1;
+    const bool divided = open && (divides(scale.after, scale) || divides(scale.before, scale) ||
+                                  divides(scale.before * scale.after, scale));
+    for (ValueId v : node.outputs) scales_[v] = scale, open_[v] = open && !divided;
+  }
+
+  // Whether factor f is that of dimension at_[v].dim which has the samples.
+  bool has_samples(const FormulaOperand& operand, ValueId v, const Formula& formula, size_t f) const {
+    std::vector<int64_t> outer(formula.factors.size(), 0);
+    const Place& at = at_[v];
+    return find(formula, operand.dims[static_cast<size_t>(at.dim)], at.outer, outer) && outer[f] > 0;
+  }
+
+  static bool is_linear(const Node& node) {
+    constexpr std::string_view kLinear[] = {"mul",        "div",     "neg",       "add",  "sub",
+                                            "reduce_sum", "reshape", "transpose", "cast", "broadcast"};
+    return std::ranges::find(kLinear, node.op->name) != std::end(kLinear);
+  }
+
+  // What a product or quotient with a constant multiplies the other operand by; 1 of any other node.
+  double constant_factor(const Node& node) const {
+    const bool times = node.op->name == "mul", by = node.op->name == "div";
+    for (size_t k = 0; k < 2 && (times || by); ++k) {
+      const Literal* number = literals_[node.inputs[k]];
+      if (number == nullptr || !is_float(number->type.dtype) || (by && k == 0) || !is_uniform(*number)) continue;
+      return times ? element_f(*number, 0) : 1 / element_f(*number, 0);
+    }
+    return 1;
+  }
+
+  struct Scale {
+    double before = 1, after = 1;  // of the sum over samples: product of the constants
+    double numbers = 1;            // of a sample, at most, that were added
+  };
+  bool divides(double factor, const Scale& scale) const {
+    const double by = 1 / std::abs(factor) / static_cast<double>(samples_), of = scale.numbers / std::round(by);
+    return by > 0.5 && std::abs(by - std::round(by)) < 1e-5 * by && std::abs(of - std::round(of)) < 1e-9 * of;
   }
 
   static bool takes_statistics(const Node& node, const Formula& formula) {
@@ -194,8 +266,11 @@ class Samples {
   std::vector<Place> at_;  // of each value
   std::vector<bool> trained_;
   std::vector<bool> counted_;  // made of what all samples' data are summed to
-  bool alone_ = false;         // batch statistics are taken for a sample's own
-  bool meet_ = false;          // why a node was not followed: samples meet in it
+  std::vector<bool> open_;     // has a sum over samples that is no mean
+  std::vector<Scale> scales_;
+  std::vector<const Literal*> literals_;
+  bool alone_ = false;  // batch statistics are taken for a sample's own
+  bool meet_ = false;   // why a node was not followed: samples meet in it
   int64_t samples_ = 0;
 };
 

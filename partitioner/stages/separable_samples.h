@@ -12,7 +12,8 @@ bool samples_add_up(const Graph& graph);
 
 // What the loss (output 0) of a forward graph is of the samples of a run.
 enum class LossOverSamples {
-  kMean,      // each sample adds its own term, with a factor that no sample changes
+  kMean,      // each sample adds its own term, with a factor that no sample changes: one of so many samples' share
+  kSummed,    // the same, but for terms that are added up as they are, whatever the number of samples
   kCounted,   // the same, but for factors that are computed from all samples' data: a number of targets that count
   kTogether,  // samples meet before the end: they are compared with each other, or go through what is not linear
   kUnknown,   // samples cannot be followed through a node

@@ -28,6 +28,11 @@ absl::StatusOr<std::vector<LossRecipe>> losses_of(const Graph& graph, const Pass
           "}, or what it is made of"));
 }
 
+// What a step reports has 32 bits at least, whatever the model computes in.
+ValueId reported(Builder& b, ValueId value) {
+  return is_float(b.dtype(value)) && dtype_size(b.dtype(value)) < 4 ? b.cast(value, DType::kF32) : value;
+}
+
 }  // namespace
 
 absl::StatusOr<Graph> attach_loss(const Graph& graph, const PassContext& context) {
@@ -39,6 +44,7 @@ absl::StatusOr<Graph> attach_loss(const Graph& graph, const PassContext& context
   for (const LossRecipe& loss : losses) {
     b.context() = {.segment = Segment::kForward, .origin = b.origin(cat("loss '", enum_name(loss.kind), "'"))};
     PARTITA_ASSIGN_OR_RETURN(ValueId value, loss_value(scope, loss));
+    value = reported(b, value);
     if (losses.size() > 1) {
       const bool sum = loss.reduction == Reduction::kSum;
       outputs.push_back(
@@ -54,7 +60,7 @@ absl::StatusOr<Graph> attach_loss(const Graph& graph, const PassContext& context
     const std::string output = metric_output({metric.reduce, name});
     if (std::any_of(outputs.begin(), outputs.end(), [&](const GraphOutput& o) { return o.name == output; }))
       return absl::InvalidArgumentError(cat("metrics.", name, ": expected another name than that of a loss's term"));
-    outputs.push_back({output, value});
+    outputs.push_back({output, reported(b, value)});
   }
   outputs[0] = {"loss", total};
   b.set_outputs(std::move(outputs));

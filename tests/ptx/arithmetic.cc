@@ -11,6 +11,8 @@ using enum Type;
 
 template <typename T>
 concept Half = std::is_same_v<T, F16>;
+template <typename T>
+concept Narrow = std::is_same_v<T, F16> || std::is_same_v<T, Bf16>;
 
 template <typename T>
 struct Wider;
@@ -135,15 +137,26 @@ struct Maximum {
 // With .NaN: one where either operand is one.
 template <typename Op>
 struct HandingNaNOn {
-  template <typename T>
+  static float of(float a, float b) {
+    return std::isnan(a) || std::isnan(b) ? std::numeric_limits<float>::quiet_NaN() : Op::of(a, b);
+  }
+};
+// Of numbers in 16 bits.
+template <typename Op>
+struct OfNarrow {
+  template <Narrow T>
   static T of(T a, T b) {
-    return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : Op::of(a, b);
+    const float result = Op::of(to_float(a), to_float(b));
+    if constexpr (Half<T>)
+      return to_f16(result);
+    else
+      return to_bf16(result);
   }
 };
 struct Absolute {
   template <typename T>
   static T of(T a) {
-    if constexpr (Half<T>)
+    if constexpr (Narrow<T>)
       return {static_cast<uint16_t>(a.bits & 0x7fff)};
     else if constexpr (std::is_floating_point_v<T>)
       return std::fabs(a);
@@ -154,7 +167,7 @@ struct Absolute {
 struct Negate {
   template <typename T>
   static T of(T a) {
-    if constexpr (Half<T>)
+    if constexpr (Narrow<T>)
       return {static_cast<uint16_t>(a.bits ^ 0x8000)};
     else if constexpr (std::is_floating_point_v<T>)
       return -a;
@@ -291,6 +304,11 @@ template <typename Op>
 void extreme(Decoder& d) {
   const bool hands_on = d.take("NaN");
   const Type t = take_number(d);
+  if (t == kF16 || t == kBf16) {
+    const Run run =
+        hands_on ? binary<OfNarrow<HandingNaNOn<Op>>, kF16, kBf16>(t) : binary<OfNarrow<Op>, kF16, kBf16>(t);
+    return finish(d, t, run, 3);
+  }
   if (hands_on) return finish(d, t, binary<HandingNaNOn<Op>, kF32>(t), 3);
   finish(d, t, binary<Op, kU16, kS16, kU32, kS32, kF32, kU64, kS64, kF64>(t), 3);
 }
@@ -298,7 +316,7 @@ void extreme(Decoder& d) {
 template <typename Op>
 void sign(Decoder& d) {
   const Type t = take_number(d);
-  finish(d, t, unary<Op, kS16, kF16, kS32, kF32, kS64, kF64>(t), 2);
+  finish(d, t, unary<Op, kS16, kF16, kBf16, kS32, kF32, kS64, kF64>(t), 2);
 }
 void copy_sign(Decoder& d) {
   const Type t = take_number(d);

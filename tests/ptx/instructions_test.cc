@@ -129,6 +129,12 @@ TEST(PtxFloats, RoundAsTheIsaSays) {
   EXPECT_EQ(f32("copysign.f32", {-0.0f, 3}), -3);
   EXPECT_EQ(f32("abs.f32", {-3}), 3);
   EXPECT_EQ(f32("neg.f32", {3}), -3);
+  EXPECT_EQ(evaluate("abs.bf16", kBf16, {{kBf16, 0xc040}}), 0x4040u);
+  EXPECT_EQ(evaluate("neg.bf16", kBf16, {{kBf16, 0x4040}}), 0xc040u);
+  EXPECT_EQ(evaluate("max.bf16", kBf16, {{kBf16, 0x4040}, {kBf16, 0xc080}}), 0x4040u);
+  EXPECT_EQ(evaluate("min.f16", kF16, {{kF16, 0x0000}, {kF16, 0x8000}}), 0x8000u);
+  EXPECT_EQ(evaluate("min.f16", kF16, {{kF16, 0x7e00}, {kF16, 0x4200}}), 0x4200u);
+  EXPECT_EQ(evaluate("max.NaN.f16", kF16, {{kF16, 0x7e00}, {kF16, 0x4200}}), 0x7fffu);
   EXPECT_EQ(f32("ex2.approx.f32", {-3}), 0.125f);
   EXPECT_EQ(f32("ex2.approx.ftz.f32", {-130}), 0);
   EXPECT_EQ(f32("ex2.approx.f32", {-130}), 0x1p-130f);

@@ -124,7 +124,9 @@ absl::StatusOr<ModelSource::ForBatch> ModelSource::choose_for_batch(const std::s
   const PassContext context{.recipe = recipe_, .training = model->training.value_or(TrainingSpec{})};
   PARTITA_ASSIGN_OR_RETURN(const Graph graph, attach_loss(model->graph, context));
   const SamplesOfLoss loss = samples_of_loss(graph);
-  if (loss.is == LossOverSamples::kMean) return out;
+  const bool added =
+      !recipe_.loss.empty() && recipe_.loss[0].reduction == Reduction::kSum;  // the runs' losses, as said
+  if (loss.is == LossOverSamples::kMean || (loss.is == LossOverSamples::kSummed && added)) return out;
   const std::string runs = cat("a step is ", global / run, " runs of the graph, ", run, " samples each"),
                     node = loss.node == kNoNode ? "" : graph.origin(graph.nodes[static_cast<size_t>(loss.node)]),
                     advice = cat("export the model with a batch of ", global,
@@ -139,10 +141,16 @@ absl::StatusOr<ModelSource::ForBatch> ModelSource::choose_for_batch(const std::s
                                             advice, " (", all.status().message(), ")"));
     }
     out.warnings.push_back(cat("the loss is of all samples together, which meet in ", node, ": the graph takes ",
-                               global, " samples at once in place of the ", run, " that it was exported with"));
+                               global, " samples at once in place of the ", run,
+                               " that it was exported with, and numbers that were made of these ", run,
+                               " (a division by len(x), say) stay as they are: if there are any, ", advice));
     out.model = *all, out.together = true;
-  } else if (loss.is == LossOverSamples::kCounted && all.ok() && !statistics) {
+  } else if ((loss.is == LossOverSamples::kCounted || loss.is == LossOverSamples::kSummed) && all.ok() && !statistics) {
     out.model = *all;
+  } else if (loss.is == LossOverSamples::kSummed) {
+    out.warnings.push_back(cat(runs,
+                               ", whose losses are averaged, and the loss is a sum over samples: for that of all ",
+                               global, " say loss: {reduction: sum}, or ", advice));
   } else if (loss.is == LossOverSamples::kCounted) {
     const std::string why = all.ok() ? "batch norms take the statistics of a run" : std::string(all.status().message());
     out.warnings.push_back(

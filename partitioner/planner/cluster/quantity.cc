@@ -65,6 +65,7 @@ absl::StatusOr<Quantity> read_quantity(const YamlNode& node, const std::string& 
   }
   YamlNode alone = node;
   alone.text = std::string(text.substr(0, end));
+  alone.quoted = false;  // "25GB/s" is what 25GB/s is
   std::string_view rest = text.substr(end);
   while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
   const auto number = read_number(alone, path, range);

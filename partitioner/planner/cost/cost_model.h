@@ -39,6 +39,10 @@ class CostModel {
   // The layout with what it leaves open of how our programs exchange gradients and parameters: in how large buckets,
   // and whether in levels, by the links (plan_collectives.cc).
   Layout with_exchanges(Layout layout);
+  // Of all exchanges of gradients and parameters, each pass's once, were nothing beside them.
+  double exchange_seconds(const Layout& layout);
+  // Whether ranks with other samples may exchange in groups of any size.
+  bool may_group(const Layout& layout) const;
   // Layouts of which each is faster than those before, and `layout`, as its gathers run further ahead; where they run
   // so is theirs alone. Memory is not looked at.
   std::vector<Layout> prefetching_further(const Layout& layout);
@@ -152,7 +156,6 @@ class CostModel {
   template <typename Visit>
   void visit_exchanges(const Layout& layout, Visit visit);  // visit(devices, stage's layout, use)
   BucketSizes bucket_sizes(const Layout& layout);
-  double exchange_seconds(const Layout& layout);
   static RankAxis shard_ranks(const Layout& layout);  // that share one copy of what is sharded
   // Of a layout that shards parameters: gathers of a unit's in one pass, and the scattering of its gradients. What
   // stage 1 gathers of published software stands at the step's end, among the update's collectives.

@@ -20,6 +20,7 @@ constexpr double kMostBuckets = 4096;  // of a pass, that are replayed
 // What units wait for at once.
 constexpr TimeKind kSumsWithin[] = {TimeKind::kTensor, TimeKind::kContext, TimeKind::kExpert, TimeKind::kStatistics};
 constexpr double kMemoryOfAByte = 7;        // bytes read and written, of one that a host sends: two copies, and a sum
+constexpr double kManyBytes = 1e15;         // which latencies are nothing to
 constexpr double kWorthPrefetching = 1e-3;  // of the step, that gathers further ahead save
 
 // Collectives that start as soon as those before have ended: all of `compute` may run beside them.
@@ -70,16 +71,19 @@ double CostModel::slowdown(const DeviceGroup& group) const {
   return problem_.own_programs ? group.device.interference : group.device.software.overlap_slowdown;
 }
 
-// What a link carries takes as many processors and as much memory as bytes a second: what goes over a slower one slows
-// compute as it would on the innermost. Compute that would wait for the rest of it anyway may as well take longer.
+// What travels takes as many processors and as much memory as bytes a second: over slower links it slows compute as it
+// would in the shorter time that the innermost takes. Compute that would wait for the rest anyway may as well take
+// longer.
 double CostModel::slowed(const DeviceGroup& group, double beside, double waited, int64_t ranks) const {
   if (!problem_.own_programs) return slowdown(group) * beside;
-  double slowest = 1;
-  for (const LinkLevel& level : group.links) {
-    slowest = std::min(slowest, level.link.bandwidth / group.links.front().link.bandwidth);
-    if (level.group >= ranks) break;
+  double rate = 1;  // of the innermost links'
+  if (ranks > 1 && !group.links.empty()) {
+    const LinkProfile& inner = group.links.front().link;
+    const double moved = kManyBytes * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+    const double seconds = collective_time(group, CollectiveKind::kAllGather, {ranks, 1}, kManyBytes).seconds;
+    if (seconds > 0) rate = std::min(1., moved / (inner.bandwidth * inner.efficiency) / seconds);
   }
-  return std::max(0., slowdown(group) * slowest * beside - std::max(0., waited));
+  return std::max(0., slowdown(group) * rate * beside - std::max(0., waited));
 }
 
 void CostModel::add_wait(PassTimes& pass, const DeviceGroup& group, double moved, double waited, double slowing,

@@ -103,7 +103,8 @@ std::pair<std::vector<CollectiveUse>, std::vector<CollectiveUse>> CostModel::uni
 
 RankAxis CostModel::shard_ranks(const Layout& l) {
   RankAxis all = sample_ranks(l);
-  if (l.zero_group > 0) all.size = std::gcd(all.size, l.zero_group);
+  if (l.zero == 0) all.size = 1;
+  if (l.zero_group > 0) all.size = std::gcd(all.size, l.zero_group * l.context);
   return all;
 }
 
@@ -235,6 +236,12 @@ double CostModel::exchange_seconds(const Layout& whole) {
   return seconds;
 }
 
+bool CostModel::may_group(const Layout& l) const {
+  return problem_.own_programs && l.stages.empty() && !problem_.reproducible &&
+         problem_.compress == Compression::kNone &&
+         (problem_.workload->exported_batch <= 1 || is_power_of_two(l.sample_ranks()));
+}
+
 Layout CostModel::with_exchanges(Layout l) {
   if (!problem_.own_programs) return l;
   if (gathers_each_pass(l)) l.prefetch_blocks = l.prefetched();
@@ -244,9 +251,7 @@ Layout CostModel::with_exchanges(Layout l) {
   const DeviceGroup& group = group_of_stage(l, 0);
   const int64_t near =
       std::gcd(l.sample_ranks(), std::max<int64_t>(1, group.devices_per_node / (l.tensor * l.context)));
-  const bool open = l.hierarchical_group == 0 && l.stages.empty() && !problem_.reproducible &&
-                    problem_.compress == Compression::kNone &&
-                    (problem_.workload->exported_batch <= 1 || is_power_of_two(l.sample_ranks()));
+  const bool open = l.hierarchical_group == 0 && may_group(l);
   if (!open || near <= l.expert || near % l.expert != 0 || near == l.sample_ranks()) return l;
   Layout levels = l;
   levels.hierarchical_group = near;

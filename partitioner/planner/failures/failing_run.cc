@@ -222,7 +222,7 @@ FailingRun failing_run(const Cluster& cluster, double step_seconds, double steps
   const bool sharded = layout.zero.value_or(0) >= 1;
   const double group = static_cast<double>(layout.zero_group.value_or(0)), samples = axis("data") * axis("context"),
                copies = !sharded    ? samples
-                        : group > 0 ? std::max(1.0, samples * axis("expert") / group)
+                        : group > 0 ? std::max(1.0, axis("data") * axis("expert") / group)
                                     : 1,
                writers = std::max(1.0, static_cast<double>(cluster.devices()) / copies),
                rank_bytes = kStateBytes * parameters / writers;

@@ -47,7 +47,7 @@ std::vector<Fix> find_fixes(const Problem& problem, const SearchOptions& options
   auto offer = [&](std::string change, const Problem& p, const SearchOptions& o) {
     CostModel model(p);
     SearchOptions own = o;
-    own.time_limit = 5;
+    own.time_limit = 2, own.gives_up = true;
     own.most_allocated = kAllocatedForFix;
     auto found = search(model, own);
     if (!found.ok() || !found->best) return false;

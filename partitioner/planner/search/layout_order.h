@@ -13,10 +13,10 @@ inline Family family(const Layout& l) { return {l.tensor, l.pipeline, l.context,
 
 // A total order, so that equal times give the same plan everywhere: simpler layouts first.
 inline auto order(double seconds, const Layout& l) {
-  return std::make_tuple(seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero, static_cast<int>(l.offload),
-                         l.offload_fraction, static_cast<int>(l.recompute), static_cast<int>(l.schedule), l.interleave,
-                         -l.micro_batch, l.sequence_parallel, l.cuts.size(), l.stages, l.cuts, l.recompute_blocks,
-                         l.prefetched(), l.overlapped());
+  return std::make_tuple(seconds, l.pipeline, l.tensor, l.context, l.expert, l.zero, l.zero_group,
+                         static_cast<int>(l.offload), l.offload_fraction, static_cast<int>(l.recompute),
+                         static_cast<int>(l.schedule), l.interleave, -l.micro_batch, l.sequence_parallel, l.cuts.size(),
+                         l.stages, l.cuts, l.recompute_blocks, l.prefetched(), l.overlapped());
 }
 
 inline auto order(const Candidate& c) { return order(c.prediction.step_seconds, c.layout); }

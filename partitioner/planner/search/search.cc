@@ -44,7 +44,7 @@ class Search {
     auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
     PARTITA_ASSIGN_OR_RETURN(space_, layout_space(problem_, options_.pin, options_.recompute, options_.micro));
     out_of_time_ = [this, elapsed] {
-      return options_.time_limit > 0 && elapsed() > options_.time_limit && fastest_ < kNever;
+      return options_.time_limit > 0 && elapsed() > options_.time_limit && (fastest_ < kNever || options_.gives_up);
     };
     groups_ = layout_groups(model_, space_, [this](std::string why) { refuse(std::move(why)); });
     for (bool found = false; !found;) {
@@ -232,11 +232,18 @@ class Search {
     return (!l.cuts.empty() && model_.bound(l, l.cuts) < fastest_ && offer(l)) || fits;
   }
 
-  // Takes it, and where it does not fit, also with some of its blocks computed again. Whether it fits as it is.
+  // Takes it, and it with its states in groups of ranks. Whether it fits as it is.
   bool offer(const Layout& l) {
     const Layout whole = model_.with_exchanges(l);
     const Candidate c{whole, model_.predict(whole, false)};
+    const bool fits = take_or_compute_again(c);
+    for (const Layout& grouped : within_groups(model_, space_, {l, c.prediction}, fastest_)) offer(grouped);
     offered_ = c.prediction.step_seconds;
+    return fits;
+  }
+
+  // Where it does not fit, also with some of its blocks computed again. Whether it fits as it is.
+  bool take_or_compute_again(const Candidate& c) {
     if (take(c)) {
       wait_less(c);
       return true;

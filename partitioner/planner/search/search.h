@@ -19,7 +19,8 @@ struct SearchOptions {
   PinRecipe pin;
   RecomputeMode recompute = RecomputeMode::kAuto;
   std::optional<int64_t> micro;
-  double time_limit = 0;  // seconds; 0: none
+  double time_limit = 0;  // seconds, once something fits; 0: none
+  bool gives_up = false;  // then, also where nothing was found
   size_t keep = 24;       // runners-up, one for each family of axes
   // The plan is allocated before it is offered: where its program does not fit, or is refused, the next one is taken.
   // Empty: the cost model's memory alone decides.

@@ -1,11 +1,16 @@
 #include "partitioner/planner/search/waiting_less.h"
 
+#include <algorithm>
+
 #include "partitioner/planner/search/layout_order.h"
 
 namespace partita {
 namespace {
 
 constexpr size_t kMostUnits = 256;
+// Of the seconds that exchanges among all ranks take: groups that save less are not looked at. Times those of the best
+// groups: larger ones, with less in memory, are looked at as well.
+constexpr double kWorthGroups = 0.98, kNearlyBest = 1.1;
 
 }  // namespace
 
@@ -30,6 +35,34 @@ std::vector<Layout> waiting_less(CostModel& model, const Space& space, const Can
   if (!space.overlap_micro_batches && c.prediction.step_seconds - b.within_passes() < fastest) {
     if (auto in_turns = model.taking_turns(ahead)) out.push_back(*std::move(in_turns));
   }
+  return out;
+}
+
+std::vector<Layout> within_groups(CostModel& model, const Space& space, const Candidate& c, double fastest) {
+  const Layout& l = c.layout;
+  const Breakdown& b = c.prediction.breakdown;
+  if (l.zero == 0 || l.zero_group > 0 || !space.zero_group_open || !model.may_group(l) ||
+      c.prediction.step_seconds - b.gathers - b.gradients - b.overlap >= fastest)
+    return {};
+  struct Grouped {
+    Layout layout;
+    double seconds = 0;  // of its exchanges
+  };
+  std::vector<Grouped> all;
+  const double most = kWorthGroups * model.exchange_seconds(model.with_exchanges(l));
+  for (int64_t n : divisors(l.sample_ranks() / l.expert)) {
+    Grouped g{l};
+    g.layout.zero_group = n * l.expert;
+    if (g.layout.zero_group == 1 || g.layout.zero_group == l.sample_ranks()) continue;
+    g.seconds = model.exchange_seconds(model.with_exchanges(g.layout));
+    if (g.seconds < most) all.push_back(std::move(g));
+  }
+  if (all.empty()) return {};
+  const auto best = std::ranges::min_element(all, {}, &Grouped::seconds);
+  const auto largest =
+      std::find_if(all.rbegin(), all.rend(), [&](const Grouped& g) { return g.seconds < kNearlyBest * best->seconds; });
+  std::vector<Layout> out = {largest->layout};
+  if (best->layout != out[0]) out.push_back(best->layout);
   return out;
 }
 

@@ -13,6 +13,11 @@ namespace partita {
 // `space` leaves open of that. None where even without any such waits a step would take `fastest` seconds or more.
 std::vector<Layout> waiting_less(CostModel& model, const Space& space, const Candidate& candidate, double fastest);
 
+// The candidate with its states stored once in each group of its ranks, groups of the size that exchanges least or of
+// one near it: gathers and scatters stay within a group, and what is left of a gradient is summed over all. None where
+// groups save nothing, `space` has ZeRO pinned, or a step would take `fastest` seconds or more without any exchange.
+std::vector<Layout> within_groups(CostModel& model, const Space& space, const Candidate& candidate, double fastest);
+
 // Has micro-batches of a pipeline take turns, where they may wait less within their passes and `space` leaves it open.
 // Such layouts stand beside those without, as their fastest divide the work in another way: each is looked at twice,
 // which models of very many units are left without. False: the layout stays as it is.

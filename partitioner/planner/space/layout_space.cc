@@ -122,9 +122,7 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
   for (const UnitWork& u : w.kinds) widest = std::max(widest, u.split_factor);
   PARTITA_RETURN_IF_ERROR(
       axis("tensor", s.tensor, s.ranges.tensor, std::min(kWidestTensor, static_cast<int64_t>(widest))));
-  // Stages of which each waits for the one before are of use where they are asked for.
-  const bool one_run = w.whole_batches && !pin.schedule && !pin.interleave;
-  PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, s.ranges.pipeline, one_run ? 1 : n));
+  PARTITA_RETURN_IF_ERROR(axis("pipeline", s.pipeline, s.ranges.pipeline, n));
   PARTITA_RETURN_IF_ERROR(axis("context", s.context, s.ranges.context,
                                w.sequence > 1 ? std::min(kWidestContext, static_cast<int64_t>(w.sequence / 1024)) : 1));
   PARTITA_RETURN_IF_ERROR(axis("expert", s.expert, s.ranges.expert, static_cast<int64_t>(w.experts)));
@@ -143,7 +141,8 @@ absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pins
     }
   }
   s.zero = pinned_or<int>(pin.zero, {0, 1, 2, 3});
-  s.zero_group = pin.zero_group.value_or(0);
+  // A pinned ZeRO stage is one over all ranks unless groups are pinned beside it.
+  s.zero_group = pin.zero_group.value_or(0), s.zero_group_open = !pin.zero && !pin.zero_group;
   s.zero_group_of_node = pin.zero_group && s.zero_group == PinRecipe::kNode;
   if (s.zero_group_of_node) {  // of the smallest nodes, where groups of devices have others
     const auto& all = problem.cluster->groups;

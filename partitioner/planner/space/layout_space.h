@@ -35,6 +35,7 @@ struct Space {
   std::vector<int64_t> interleave;
   int64_t zero_group = 0;           // as pinned: of all layouts, or at most so many ranks, as many as divide
   bool zero_group_of_node = false;  // the latter
+  bool zero_group_open = false;     // also searched
   int64_t hierarchical_group = 0;   // as pinned; 0, and no buckets: chosen for each layout
   BucketSizes buckets;
   bool reshard_after_forward = true;

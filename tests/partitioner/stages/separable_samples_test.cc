@@ -19,13 +19,50 @@ SamplesOfLoss of(const std::function<ValueId(Builder&, ValueId y)>& end) {
   return samples_of_loss(std::move(b).finish());
 }
 
-TEST(SamplesOfLoss, AMeanOrSumOverSamples_IsTheMeanOfItsParts) {
-  EXPECT_EQ(of([](Builder& b, ValueId y) { return b.mean(b.mul(y, y), {0, 1}, false); }).is, LossOverSamples::kMean);
+ValueId squares(Builder& b, ValueId y) { return b.mul(y, y); }
+
+TEST(SamplesOfLoss, AMeanOverSamples_IsTheMeanOfItsParts) {
+  EXPECT_EQ(of([](Builder& b, ValueId y) { return b.mean(squares(b, y), {0, 1}, false); }).is, LossOverSamples::kMean);
+  for (const double divisor : {8., 32., 16.}) {  // samples, times how many of a sample's numbers
+    SCOPED_TRACE(divisor);
+    EXPECT_EQ(of([&](Builder& b, ValueId y) {
+                const ValueId row = b.emit("log_softmax", {y}, {{"dim", int64_t{1}}});
+                return b.scale(b.reduce_sum(b.reshape(row, {kSamples * kFeatures}), {0}, false), -1 / divisor);
+              }).is,
+              LossOverSamples::kMean);
+    EXPECT_EQ(of([&](Builder& b, ValueId y) {
+                return b.reduce_sum(b.scale(squares(b, y), 1 / divisor), {0, 1}, false);
+              }).is,
+              LossOverSamples::kMean);
+  }
+  // Of rows' means; with a factor of its own behind; of two, one with a factor.
+  EXPECT_EQ(
+      of([](Builder& b, ValueId y) { return b.scale(b.mean(b.mean(squares(b, y), {1}, false), {0}, false), 0.3); }).is,
+      LossOverSamples::kMean);
   EXPECT_EQ(of([](Builder& b, ValueId y) {
-              const ValueId row = b.emit("log_softmax", {y}, {{"dim", int64_t{1}}});
-              return b.scale(b.reduce_sum(b.reshape(row, {kSamples * kFeatures}), {0}, false), -0.25);
+              const ValueId two =
+                  b.add(b.reduce_sum(y, {0, 1}, false), b.scale(b.reduce_sum(squares(b, y), {0, 1}, false), 0.3));
+              return b.scale(two, 1. / kSamples);
             }).is,
             LossOverSamples::kMean);
+}
+
+TEST(SamplesOfLoss, ASumOverSamplesIsNoMean) {
+  EXPECT_EQ(of([](Builder& b, ValueId y) {
+              return b.reduce_sum(squares(b, y), {0, 1}, false);
+            }).is,
+            LossOverSamples::kSummed);
+  // With a factor that is no number of samples; of rows' means; beside a mean.
+  EXPECT_EQ(of([](Builder& b, ValueId y) {
+              return b.scale(b.reduce_sum(squares(b, y), {0, 1}, false), 0.01);
+            }).is,
+            LossOverSamples::kSummed);
+  EXPECT_EQ(of([](Builder& b, ValueId y) { return b.reduce_sum(b.mean(squares(b, y), {1}, false), {0}, false); }).is,
+            LossOverSamples::kSummed);
+  EXPECT_EQ(of([](Builder& b, ValueId y) {
+              return b.add(b.mean(squares(b, y), {0, 1}, false), b.scale(b.reduce_sum(y, {0, 1}, false), 0.01));
+            }).is,
+            LossOverSamples::kSummed);
 }
 
 TEST(SamplesOfLoss, ACountOfTargetsIsOfAllSamples) {

@@ -261,6 +261,14 @@ TEST(AttachLoss, Accuracy_OfNoNumbers) {
   EXPECT_EQ(r.at("metric/mean/a"), 0);
 }
 
+// A model in 16 bits, or with an output in them, reports numbers of 32.
+TEST(AttachLoss, ReportsAreWide) {
+  Builder b;
+  for (const char* name : {"one", "other"}) b.output(name, b.input(name, {DType::kF16, {}}));
+  const Graph g = attached(std::move(b).finish(), "loss: {output: one}\nmetrics: {a: {output: other}}");
+  for (const GraphOutput& o : g.outputs) EXPECT_EQ(g.type(o.value), (TensorType{DType::kF32, {}})) << o.name;
+}
+
 // Of the last of three runs, and nothing of the others.
 TEST(AttachLoss, LastOfAStep) {
   PassContext context{

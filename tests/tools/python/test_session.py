@@ -50,6 +50,16 @@ def test_micro_batches_are_parts_of_the_batch(mlp, points):
         assert [session.step({n: v[16 * k : 16 * k + 16] for n, v in points.items()}) for k in range(3)] == [m.loss for m in run]
 
 
+def test_a_session_without_a_step_is_begun_again(mlp, points):
+    run = partita.compile(mlp, partita.Recipe(**RECIPE)).train(points, 1)
+    program = partita.compile(mlp, partita.Recipe(**RECIPE))
+    for _ in range(2):
+        with pytest.raises(partita.PartitaError, match="expected"), program.session() as session:
+            session.step({name: values[:7] for name, values in points.items()})
+    with program.session(threads=1) as session:
+        assert session.step(batch_of(points, 0)) == run[0].loss
+
+
 def test_batches_are_looked_at(mlp, points):
     session = partita.compile(mlp, partita.Recipe(**RECIPE)).session()
     batch = batch_of(points, 0)

@@ -140,7 +140,7 @@ ShardedParameters::ShardedParameters(const Workload& workload, const StageUnits&
   const auto [dense, expert] = local_parameters(workload, stage, l);
   dense_ = dense + copied, expert_ = expert;
   group_ = static_cast<double>(l.data * l.expert * l.context);
-  if (l.zero_group > 0) group_ = std::min(group_, static_cast<double>(l.zero_group));
+  if (l.zero_group > 0) group_ = std::min(group_, static_cast<double>(l.zero_group * l.context));
   expert_group_ = std::max(1.0, group_ / static_cast<double>(l.expert));
 }
 
@@ -226,7 +226,7 @@ LayoutCommunicators communicators(const Layout& l) {
   unsigned groups = 0;  // a bit for each set of axes
   for (unsigned axes : {tensor, context, expert, context | expert | data, expert ? context | data : 0})
     groups |= axes ? 1u << axes : 0;
-  const bool levels = l.zero_group > 1 && l.zero_group < l.data * l.context * l.expert;
+  const bool levels = l.zero_group > 1 && l.zero_group < l.sample_ranks();
   const int neighbours = l.pipeline == 1 ? 0 : l.pipeline == 2 && l.interleave == 1 ? 1 : 2;
   return {std::popcount(groups) + levels, neighbours, neighbours};
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -65,6 +66,7 @@ def compile(
         said = _joined(model.recipe, asked)
         if left := asked.left_out(model.trained):
             said = said.replaced(frozen=[*said.keys.get("frozen", []), *left])
+        model.check_batch(said)
         (folder / "module.json").write_text(json.dumps({**model.facts, "steps_taken": asked.steps_taken}), encoding="utf-8")
     (folder / "train.yaml").write_text(said.text(), encoding="utf-8")
     layout: list[str | Path] = [f"--pin={key}={_yaml(value)}" for key, value in (pin or {}).items()]
@@ -239,6 +241,8 @@ class Program:
         """Of a run that goes on where the last one ended."""
         if init is not None and self.steps_taken:
             raise PartitaError(f"init: this program has taken {self.steps_taken} steps already; weights are taken up before the first one")
+        if not self.steps_taken:  # a run that ended before its first step left what it began with
+            shutil.rmtree(self._checkpoints, ignore_errors=True)
         flags: list[str | Path] = ["--quiet", "--checkpoint", self._checkpoints, *(["--init", init] if init is not None else [])]
         flags += ["--resume"] if self.steps_taken else self._initial_optimizer()
         flags += ["--every", str(checkpoint_every)] if checkpoint_every is not None else []

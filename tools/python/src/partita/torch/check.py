@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from ..errors import PartitaError
@@ -20,7 +24,7 @@ from ..recipe import Recipe
 if TYPE_CHECKING:
     from .export import Exported
 
-__all__ = ["check_export", "without_dropout"]
+__all__ = ["check_export", "check_twice", "without_dropout"]
 
 LOSS_TOLERANCE = 1e-4  # relative
 GRADIENT_TOLERANCE = 1e-3  # of a gradient's norm, and
@@ -32,6 +36,7 @@ def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]
     """Raises PartitaError with code 4 where the serial program of the exported file differs on the batch from torch's
     autograd, dropout off on both sides."""
     loss, gradients = _torch_gradients(step, values)
+    _warn_of_backwards(step, values)
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
         source = without_dropout(exported.path, Path(folder))
         recipe = Recipe(**{**exported.recipe.keys, "optimizer": {"kind": "sgd", "lr": 0}})
@@ -48,6 +53,63 @@ def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]
         difference = float((ours[name].double() - gradient.double()).norm())
         if not difference <= GRADIENT_TOLERANCE * float(gradient.double().norm()) + NOISE * norm:
             raise PartitaError(f"{name}: its gradient differs from torch's by {difference:.3g}, of a norm of {float(gradient.norm()):.3g}", 4)
+
+
+def _warn_of_backwards(step: nn.Module, values: list[torch.Tensor]) -> None:
+    """Of what torch runs in its backward pass, and a capture of the forward one does not see."""
+    module: nn.Module = step.module  # pyright: ignore[reportAssignmentType]
+    hooked = [name for name, p in module.named_parameters() if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)]
+    hooked += [name or "the module" for name, m in module.named_modules() if m._backward_hooks or m._backward_pre_hooks]
+    if hooked:
+        warnings.warn(f"{hooked[0]} has hooks on its gradient, which the program does not run", stacklevel=4)
+    own = sorted({type(node).__name__.removesuffix("Backward") for node in _backward_nodes(step, values) if isinstance(node, BackwardCFunction)})
+    if own:
+        warnings.warn(f"{own[0]}: a torch.autograd.Function is exported by its forward, with the gradient of that; the backward that it "
+                      f"defines is not run, and was found to give the same on the example alone", stacklevel=4)  # fmt: skip
+
+
+def _backward_nodes(step: nn.Module, values: list[torch.Tensor]) -> set[Any]:
+    with torch.enable_grad(), _kept_buffers(step):
+        left, seen = [step(*values).grad_fn], set[Any]()
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [below for below, _ in node.next_functions]
+    return seen
+
+
+def check_twice(exported: Exported, recipe: Recipe, step: nn.Module, values: list[torch.Tensor]) -> None:
+    """Raises PartitaError with code 4 where the program of the exported file has another loss than torch on twice its samples, dropout off
+    on both sides: numbers that the capture made of their number (1 / len(x), positions 0, 1, …) are what they were.
+
+    Says nothing of a module that does not take so many, nor of one with batch norms, of which it warns.
+    """
+    samples: int = exported.recipe.keys["batch"]["global"]
+    norms = [name for name, m in step.module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]  # pyright: ignore
+    if norms:
+        warnings.warn(f"{norms[0]}: batch norms take the statistics of {samples} samples, as many as the example has, and a step has "
+                      f"{recipe.keys['batch']['global']}; an example of a step's samples, or dynamic=, has theirs", stacklevel=4)  # fmt: skip
+        return
+    twice = [torch.cat([v, v.roll(1, 0)]) if v.ndim > 0 else v for v in values]
+    try:
+        loss, _ = _torch_gradients(step, twice)
+    except Exception:
+        return
+    keys = {key: recipe.keys[key] for key in ("loss", "semantics", "trainable", "bind") if key in recipe.keys}
+    with tempfile.TemporaryDirectory(prefix="partita-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        source = without_dropout(exported.path, Path(folder))
+        try:
+            program = compile(source, Recipe(**{**keys, "batch": {"global": 2 * samples}, "optimizer": {"kind": "sgd", "lr": 0}}), path=Path(folder) / "program")
+        except PartitaError:  # which the recipe's own batch meets as well
+            return
+        data = {name: value.detach().cpu().numpy() for name, value in zip(exported.inputs, twice)}
+        found = program.train(data, 1, progress=False)[0].loss
+    if not abs(found - loss) <= LOSS_TOLERANCE * max(abs(loss), 1e-6):
+        raise PartitaError(f"batch.global: the example has {samples} samples, and twice as many have a loss of {found:.7g} in the program, {loss:.7g} in "
+                           f"torch: the export has numbers that were made of the number of samples, or their order (1 / len(x), torch.arange(len(x))); "
+                           f"export with as many samples as a step has, or with dynamic= for the first dimension", 4)  # fmt: skip
 
 
 def without_dropout(model: Path, folder: Path) -> Path:
@@ -83,22 +145,31 @@ class _NoDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+@contextmanager
+def _kept_buffers(step: nn.Module) -> Iterator[None]:
+    """What steps write into buffers is undone."""
+    buffers = {name: b.clone() for name, b in step.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, b in step.named_buffers():
+                b.copy_(buffers[name])
+
+
 def _torch_gradients(step: nn.Module, values: list[torch.Tensor]) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients by autograd; the module's gradients and buffers stay as they were."""
     module: nn.Module = step.module  # pyright: ignore[reportAssignmentType]
-    buffers = {name: b.clone() for name, b in module.named_buffers()}
     recurrent = {m: m.dropout for m in module.modules() if isinstance(m, nn.RNNBase)}
     for m in recurrent:
         m.dropout = 0.0
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     try:
-        with torch.enable_grad(), _NoDropout():
-            loss = step(*values)
-        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        with _kept_buffers(step):  # which backward may read
+            with torch.enable_grad(), _NoDropout():
+                loss = step(*values)
+            found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     finally:
-        with torch.no_grad():
-            for name, b in module.named_buffers():
-                b.copy_(buffers[name])
         for m, p in recurrent.items():
             m.dropout = p
     return float(loss.detach()), {name: g.detach().cpu() for name, g in zip(parameters, found) if g is not None}

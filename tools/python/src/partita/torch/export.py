@@ -39,6 +39,18 @@ class Exported:
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the module, for the way back into it
     _owner: Any = field(default=None, repr=False)
     _trained: Mapping[str, weakref.ref[torch.Tensor]] = field(default_factory=dict, repr=False)
+    _checked: Callable[[], tuple[nn.Module, list[torch.Tensor]] | None] = field(default=lambda: None, repr=False)
+
+    def check_batch(self, recipe: Recipe) -> None:
+        """PartitaError with code 4 where the program for `recipe`, whose steps take more samples than the example, has another loss than
+        torch for twice the example; nothing where export(check=False) asked for no check, or the module is gone."""
+        samples, asked = (r.keys.get("batch", {}).get("global") for r in (self.recipe, recipe))
+        more = samples is not None and asked is not None and (isinstance(asked, list) or asked > samples)
+        checked = self._checked() if more else None
+        if checked is not None:
+            from .check import check_twice
+
+            check_twice(self, recipe, *checked)
 
     @property
     def trained(self) -> dict[str, torch.Tensor]:
@@ -96,8 +108,14 @@ def export(
         for name in unused:
             warnings.warn(f"{name} is trainable, and the loss does not depend on it: it is not trained", stacklevel=2)
         parameters = dict(module.named_parameters())
+        alive = weakref.ref(module)
+
+        def checked() -> tuple[nn.Module, list[torch.Tensor]] | None:
+            there = alive()
+            return None if there is None else (_Step(there, names, loss, isinstance(example, Mapping)), values)
+
         exported = Exported(folder / "model.onnx", Recipe(**keys), tuple(names), {"unused": unused, "variances": variances, "trained": trained}, owner,
-                            {name: weakref.ref(parameters[name]) for name in trained})  # fmt: skip
+                            {name: weakref.ref(parameters[name]) for name in trained}, checked if check and not dynamic else lambda: None)  # fmt: skip
         if check:
             from .check import check_export
 

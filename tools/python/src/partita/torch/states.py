@@ -37,12 +37,17 @@ def load_parameters(
             raise PartitaError(f"{name} of the module is trainable, and was not trained")
     with torch.no_grad():
         for name, value in trained.items():
-            places[name].copy_(torch.from_numpy(value))
+            places[name].copy_(_tensor(value))
         for name, buffer in module.named_buffers():
             variance = name.replace("num_batches_tracked", "running_var")
             if variance != name and variance in trained:
                 about = variances.get(variance, {})
                 buffer.fill_(runs * about.get("times", 1) + about.get("batches", 0))
+
+
+def _tensor(value: np.ndarray) -> torch.Tensor:
+    """torch takes no arrays of numpy's bfloat16, which is another package's."""
+    return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16) if value.dtype.name == "bfloat16" else torch.from_numpy(value)
 
 
 def sample_variances(
@@ -79,7 +84,7 @@ def load_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn
             state = owner.state[tensor]
             for key, value in values.items():
                 dtype = torch.uint8 if value.dtype == np.uint8 else torch.float32 if key.startswith("absmax") else tensor.dtype
-                state[key] = torch.from_numpy(value.copy()).to(tensor.device, dtype)
+                state[key] = _tensor(value.copy()).to(tensor.device, dtype)
                 if key.startswith("absmax"):
                     state[key] = state[key].flatten()
             if not isinstance(owner, (torch.optim.SGD, getattr(torch.optim, "Muon", torch.optim.SGD))):  # they count no steps

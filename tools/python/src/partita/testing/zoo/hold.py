@@ -103,7 +103,7 @@ def _cell(model: Kept, layout: Layout, reference: _Reference | Cell) -> Cell:
         with tempfile.TemporaryDirectory(prefix="partita-") as text:
             folder = Path(text)
             pins = [f"--pin={key}={json.dumps(value)}" for key, value in layout.pins.items()]
-            _compile(model, reference.recipe, folder, "--ranks", str(layout.ranks), *pins)
+            _compile(model, reference.recipe, folder, "--ranks", str(layout.ranks), "--target", layout.target, *pins)
             _call("verify", folder / "bundle", "--quiet")
             cell = replace(cell, idle=_IDLE in (folder / "bundle" / "manifest.json").read_text(encoding="utf-8"))
             error = _distance(_train(model, folder), reference.weights)

@@ -14,20 +14,29 @@ __all__ = ["LAYOUTS", "Layout", "drawn"]
 
 @dataclass(frozen=True)
 class Layout:
-    """`pins`: of train.yaml. `recipe`: its other keys, over those of the export; the learning rate is the first that is calm."""
+    """`pins`: of train.yaml. `recipe`: its other keys, over those of the export; the learning rate is the first that is calm. `target`: as `compile` takes it."""
 
     name: str
     ranks: int
     pins: Mapping[str, Any]
-    recipe: Mapping[str, Any] = field(default_factory=lambda: {"optimizer": {"kind": "momentum", "lr": 0.05, "momentum": 0.9}})
+    recipe: Mapping[str, Any] = field(default_factory=lambda: _PLAIN)
+    target: str = "cpu:host"
 
     def __str__(self) -> str:
         said = [f"{key}={_text(value)}" for key, value in {**self.pins, **self.recipe}.items()]
-        return f"{self.ranks} ranks, {', '.join(said)}"
+        return f"{self.target if self.ranks == 1 else f'{self.ranks} ranks'}, {', '.join(said)}"
+
+
+_PLAIN = {"optimizer": {"kind": "momentum", "lr": 0.05, "momentum": 0.9}}
 
 
 def _named(name: str, ranks: int, **pins: Any) -> tuple[str, Layout]:
     return name, Layout(name, ranks, pins)
+
+
+def _on_gpu(name: str, **recipe: Any) -> tuple[str, Layout]:
+    """Its PTX also runs on newer ones."""
+    return name, Layout(name, 1, {}, _PLAIN | recipe, "cuda:sm_80")
 
 
 LAYOUTS = dict([
@@ -39,6 +48,8 @@ LAYOUTS = dict([
     _named("expert", 2, expert=2),
     _named("recompute", 2, data=2, recompute="full"),
     _named("zero_bubble", 4, pipeline=2, data=2, micro_batch=1, schedule="zero_bubble", zero=1),
+    _on_gpu("gpu"),
+    _on_gpu("gpu_bf16", precision="bf16"),
 ])  # fmt: skip
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {

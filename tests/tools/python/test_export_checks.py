@@ -1,0 +1,96 @@
+"""What is said of modules whose export may not be what they are."""
+
+import warnings
+
+import pytest
+
+import partita
+
+torch = pytest.importorskip("torch", reason="torch is not installed (tools/python/test --torch)")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from beside_torch import first  # noqa: E402
+
+LOSSES = {
+    "sum": lambda o, t: F.mse_loss(o, t, reduction="sum"),
+    "mean and sum": lambda o, t: F.mse_loss(o, t) + 0.01 * o.pow(2).sum(),
+    "divided by the batch": lambda o, t: (o - t).pow(2).sum() / len(o),
+    "compared": lambda o, t: F.mse_loss(o, t) + (o @ o.T).pow(2).mean(),
+}  # fmt: skip
+BAKED = {
+    "deviation": lambda o, t: F.mse_loss(o, t) + o.std(0).mean(),
+    "pairs": lambda o, t: F.mse_loss(o, t) + (o @ o.T).pow(2).sum() / (len(o) * (len(o) - 1)),
+    "positions": lambda o, t: (torch.arange(len(o)) / len(o) * (o - t).pow(2).mean(1)).mean(),
+}  # fmt: skip
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(0)
+    return nn.Linear(3, 2)
+
+
+def of_eight(module, loss):
+    """The program of an export with four samples, whose steps take eight; and these."""
+    draw = torch.Generator().manual_seed(1)
+    x, y = torch.randn(8, 3, generator=draw), torch.randn(8, 2, generator=draw)
+    exported = partita.export(module, (x[:4], y[:4]), loss)
+    return partita.compile(exported, partita.Recipe(optimizer={"kind": "sgd", "lr": 1.0}, batch={"global": 8})), x, y
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_steps_of_more_samples_have_torchs_loss_and_gradient(layer, loss):
+    program, x, y = of_eight(layer, loss)
+    before = layer.weight.detach().clone()
+    expected = loss(layer(x), y)
+    gradient = torch.autograd.grad(expected, layer.weight)[0]
+    with program.session(threads=1) as session:
+        assert session.step((x, y)) == pytest.approx(float(expected.detach()), rel=1e-5)
+    program.load_into(layer)
+    torch.testing.assert_close(before - layer.weight.detach(), gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", BAKED.values(), ids=BAKED)
+def test_numbers_made_of_the_number_of_samples_are_found(layer, loss):
+    with pytest.raises(partita.PartitaError, match="the example has 4 samples, and twice as many have a loss of"):
+        of_eight(layer, loss)
+
+
+class Clamp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-1, 1)
+
+
+def test_backwards_that_are_not_run_are_told(layer):
+    x, y = torch.randn(4, 3), torch.zeros(4, 2)
+    with pytest.warns(UserWarning, match="Clamp: a torch.autograd.Function is exported by its forward"):
+        partita.export(layer, (x, y), lambda o, t: F.mse_loss(Clamp.apply(o), t))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        partita.export(layer, (x, y), F.mse_loss)
+    layer.bias.register_post_accumulate_grad_hook(lambda p: p.grad.zero_())
+    with pytest.warns(UserWarning, match="bias has hooks on its gradient, which the program does not run"):
+        partita.export(layer, (x, y), F.mse_loss)
+
+
+def test_parameters_in_16_bits_are_loaded(images):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.scale = nn.Linear(192, 5), nn.Parameter(torch.ones(5, dtype=torch.bfloat16))
+
+        def forward(self, x):
+            return self.layer(x.flatten(1)) * self.scale.float()
+
+    torch.manual_seed(0)
+    module = Scaled()
+    program = partita.compile(partita.export(module, first(images), F.cross_entropy), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.5}))
+    program.train(images, 2)
+    program.load_into(module)
+    assert module.scale.dtype == torch.bfloat16 and not torch.equal(module.scale, torch.ones(5, dtype=torch.bfloat16))
