@@ -16,8 +16,11 @@ absl::StatusOr<int64_t> samples_of_run(const Graph& graph) {
     const Shape& shape = graph.type(in.value).shape;
     if (in.kind != InputKind::kData || shape.empty()) continue;
     if (batch >= 0 && shape[0] != batch) {
-      return absl::InvalidArgumentError(cat("inputs ", quote(first), " and ", quote(in.name), " have ", batch, " and ",
-                                            shape[0], " samples (dimension 0); expected the same number"));
+      return absl::InvalidArgumentError(
+          cat("inputs ", quote(first), " and ", quote(in.name), " have ", batch, " and ", shape[0],
+              " samples (dimension 0); expected the same number: what is not a "
+              "sample's (a mask, a table) belongs into the model, as a constant, and what a "
+              "sample has several of into a second dimension"));
     }
     batch = shape[0];
     first = in.name;

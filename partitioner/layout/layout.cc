@@ -95,7 +95,7 @@ std::string describe(const Layout& l) {
   if (l.zero > 0 && l.shard_ranks() < l.sample_ranks()) append(text, " within ", l.shard_ranks());
   if (l.zero >= 3 && !l.reshard_after_forward) text += " gathered once a step";
   if (l.prefetched() != Layout::kPrefetched) append(text, ", gathers ", l.prefetched(), " ahead");
-  if (l.hierarchical_group > 0) append(text, ", sums by ", l.hierarchical_group);
+  if (l.hierarchical_group > 1) append(text, ", sums by ", l.hierarchical_group);
   append(text, ", micro-batch ", l.micro_batch);
   if (l.overlapped() > 1) append(text, ", ", l.overlapped(), " in turns");
   if (l.row_parts() > 1) append(text, ", products in ", l.row_parts(), " parts");

@@ -119,6 +119,7 @@ class Samples {
         return std::nullopt;
       }
     }
+    if (alone_ && has_constant_of_samples(node, formula, outer)) return std::nullopt;
     std::vector<Place> places;
     for (const FormulaOperand& output : formula.outputs) {
       std::optional<Place> at = place(formula, output, outer);
@@ -193,6 +194,41 @@ class Samples {
   bool divides(double factor, const Scale& scale) const {
     const double by = 1 / std::abs(factor) / static_cast<double>(samples_), of = scale.numbers / std::round(by);
     return by > 0.5 && std::abs(by - std::round(by)) < 1e-5 * by && std::abs(of - std::round(of)) < 1e-9 * of;
+  }
+
+  // Whether a constant has other numbers for a run's first sample than for its second (positions, weights by number).
+  bool has_constant_of_samples(const Node& node, const Formula& formula, const std::vector<int64_t>& outer) const {
+    size_t present = 0;
+    for (ValueId v : node.inputs) {
+      if (v == kNoValue) continue;
+      const FormulaOperand& operand = formula.inputs[present++];
+      const Literal* constant = literals_[v];
+      if (constant == nullptr || is_uniform(*constant)) continue;
+      for (size_t d = 0; d < operand.dims.size(); ++d) {
+        int64_t before = 1;
+        for (int f : operand.dims[d]) {
+          const int64_t samples_before = outer[static_cast<size_t>(f)];
+          if (samples_before > 0 && differs_by_sample(*constant, d, before * samples_before)) return true;
+          before *= formula.factors[static_cast<size_t>(f)].size;
+        }
+      }
+    }
+    return false;
+  }
+
+  // Of dimension d, which is (`before` samples …).
+  bool differs_by_sample(const Literal& constant, size_t d, int64_t before) const {
+    const Shape& shape = constant.type.shape;
+    if (shape[d] % (before * samples_) != 0) return false;
+    int64_t inner = shape[d] / (before * samples_);
+    for (size_t k = d + 1; k < shape.size(); ++k) inner *= shape[k];
+    const size_t part = static_cast<size_t>(inner * dtype_size(constant.type.dtype));
+    for (size_t at = 0; at < constant.bytes().size(); at += part * static_cast<size_t>(samples_)) {
+      for (size_t s = 1; s < static_cast<size_t>(samples_); ++s) {
+        if (!std::equal(constant.data + at, constant.data + at + part, constant.data + at + s * part)) return true;
+      }
+    }
+    return false;
   }
 
   static bool takes_statistics(const Node& node, const Formula& formula) {

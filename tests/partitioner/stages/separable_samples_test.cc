@@ -65,6 +65,25 @@ TEST(SamplesOfLoss, ASumOverSamplesIsNoMean) {
             LossOverSamples::kSummed);
 }
 
+// A weight for each place in a run, [8, 1]; for each feature, [1, 4]; one and the same for each.
+TEST(SamplesOfLoss, ConstantsThatDifferByPlaceAreNoSamplesOwn) {
+  const auto weighted = [](Shape shape, const std::vector<double>& weights) {
+    return of([&](Builder& b, ValueId y) {
+      Tensor t = Tensor::zeros({DType::kF32, shape});
+      t.f = weights;
+      return b.mean(b.mul(squares(b, y), b.constant(to_literal(t))), {0, 1}, false);
+    });
+  };
+  const SamplesOfLoss by_place = weighted({kSamples, 1}, {0, 1, 2, 3, 4, 5, 6, 7});
+  EXPECT_EQ(by_place.is, LossOverSamples::kUnknown);
+  EXPECT_NE(by_place.node, kNoNode);
+  EXPECT_EQ(weighted({1, kFeatures}, {0, 1, 2, 3}).is, LossOverSamples::kMean);
+  EXPECT_EQ(weighted({kSamples, 1}, std::vector<double>(kSamples, 0.5)).is, LossOverSamples::kMean);
+  std::vector<double> alike;
+  for (int64_t k = 0; k < kSamples; ++k) alike.insert(alike.end(), {0, 1, 2, 3});
+  EXPECT_EQ(weighted({kSamples, kFeatures}, alike).is, LossOverSamples::kMean);
+}
+
 TEST(SamplesOfLoss, ACountOfTargetsIsOfAllSamples) {
   EXPECT_EQ(of([](Builder& b, ValueId y) {
               const ValueId target = b.input("target", {DType::kI64, {kSamples}});

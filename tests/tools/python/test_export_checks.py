@@ -79,6 +79,58 @@ def test_backwards_that_are_not_run_are_told(layer):
         partita.export(layer, (x, y), F.mse_loss)
 
 
+def test_random_numbers_are_told(layer):
+    def noisy(o, t):
+        return F.mse_loss(o + torch.randn_like(o), t)
+
+    x, y = torch.zeros(4, 3), torch.zeros(4, 2)
+    with pytest.warns(UserWarning, match="RandomNormalLike .* draws random numbers, anew in each step"):
+        program = partita.compile(partita.export(layer, (x, y), noisy), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.0}))
+    with program.session(threads=1) as session:
+        losses = {session.step((x, y)) for _ in range(3)}
+    assert len(losses) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_modules_in_16_bits_are_torchs_but_for_rounding(dtype):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(12, 8), nn.Tanh(), nn.Linear(8, 12)).to(dtype)
+    ids = torch.randint(0, 12, (4, 5))
+    for loss in (lambda o, t: F.cross_entropy(o.float().flatten(0, 1), t.flatten()), lambda o, t: F.cross_entropy(o.flatten(0, 1), t.flatten())):
+        program = partita.compile(partita.export(module, (ids, ids), loss), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.0}))
+        with program.session(threads=1) as session:
+            assert session.step((ids, ids)) == pytest.approx(float(loss(module(ids), ids).detach()), rel=torch.finfo(dtype).eps)
+
+
+def test_a_number_among_the_inputs(layer):
+    class Weighted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x, y, weight):
+            return weight * F.mse_loss(self.layer(x), y)
+
+    module, batch = Weighted(), {"x": torch.randn(4, 3), "y": torch.randn(4, 2), "weight": torch.tensor(1.0)}
+    program = partita.compile(partita.export(module, batch), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.0}))
+    with program.session(threads=1) as session:
+        for weight in (1.0, 0.5):
+            batch["weight"] = torch.tensor(weight)
+            assert session.step(batch) == pytest.approx(float(module(**batch).detach()), rel=1e-5)
+
+
+def test_inputs_in_16_bits_are_compared(layer):
+    class Widened(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x.float())
+
+    partita.export(Widened(), (torch.randn(4, 3).bfloat16(), torch.randn(4, 2)), F.mse_loss)
+
+
 def test_parameters_in_16_bits_are_loaded(images):
     class Scaled(nn.Module):
         def __init__(self):

@@ -139,11 +139,19 @@ std::vector<Affine> point_numbers(const LoopNest& nest) {
   return numbers;
 }
 
-// A reduction over rows, of each column or of the columns too.
+// A reduction over rows, of each column or of the columns too. Its dimensions may be stored in another order.
 class FoldProof {
  public:
   FoldProof(const CodeView& code, const NestUse& use, int operand, int value)
-      : code_(code), use_(use), operand_(operand), value_(value), node_(code.graph.producer(value)) {}
+      : code_(code), use_(use), operand_(operand), value_(value), node_(code.graph.producer(value)) {
+    stored_.resize(code.graph.type(value).shape.size());
+    std::iota(stored_.begin(), stored_.end(), 0);
+    while (node_ != nullptr && node_->op->name == "transpose") {
+      const std::vector<int64_t>& perm = node_->attrs.ints("permutation");
+      for (size_t& d : stored_) d = static_cast<size_t>(perm[d]);
+      node_ = code.graph.producer(node_->inputs[0]);
+    }
+  }
 
   absl::Status run() {
     const std::optional<ReduceKind> kind = node_ == nullptr ? std::nullopt : reduce_kind(*node_->op);
@@ -195,13 +203,18 @@ class FoldProof {
       const NestFold& fold = *fold_of(w.nest);
       const ValueId of = node_->inputs[0];
       const Shape& shape = code_.graph.type(of).shape;
-      IndexMap along, columns, map;
+      IndexMap along, stored, map;
       if (!w.graph.fit(point_number(w.nest, 0, w.nest.rows()), chosen_dims(*node_, shape, true), along) ||
-          !w.graph.fit({fold.access.offset, fold.access.strides}, chosen_dims(*node_, shape, false), columns))
+          !w.graph.fit({fold.access.offset, fold.access.strides}, code_.graph.type(value_).shape, stored))
         return w.graph.status();
+      IndexMap columns(stored.size());  // of the reduction's own result
+      for (size_t d = 0; d < stored.size(); ++d) columns[stored_[d]] = stored[d];
       std::vector<bool> reduced(shape.size(), false);
       for (int64_t d : node_->attrs.ints("dims")) reduced[static_cast<size_t>(d)] = true;
-      for (size_t d = 0, r = 0, c = 0; d < shape.size(); ++d) map.push_back(reduced[d] ? along[r++] : columns[c++]);
+      const bool keeps = columns.size() == shape.size();
+      for (size_t d = 0, r = 0, c = 0; d < shape.size(); ++d) {
+        map.push_back(reduced[d] ? along[r++] : columns[keeps ? d : c++]);
+      }
       return w.equal(w.graph.value(of, map), fold.node);
     });
   }
@@ -209,7 +222,8 @@ class FoldProof {
   const CodeView& code_;
   const NestUse& use_;
   const int operand_, value_;
-  const Node* node_;
+  const Node* node_;            // the reduction
+  std::vector<size_t> stored_;  // its result's dimensions, in the order of the value's
 };
 
 // Adds up, over its columns, what the units of another kernel have left in a temporary.

@@ -137,6 +137,29 @@ TEST_F(ProveNest, OfAFold_GoesThroughItsPartialResults) {
   EXPECT_THAT(proved(total, {kTemporary, s}), HasSubstr("that a kernel has written, found none"));
 }
 
+// Sums over the third of four dimensions, the second one stored last.
+TEST_F(ProveNest, OfAFoldWithChannelsLast_KnowsTheirPlace) {
+  const ValueId x = in("x", {2, 3, 4, 5});
+  const std::string parts =
+      "rows [4] columns [2 5 3]: f32 -> f32\n  2 rows a unit\n  %0 = load 0 [5 60 1 20]\n"
+      "  fold sum 1 [0 15 3 1] x 30 of %0\n";
+  const std::string total =
+      "rows [30] columns [2]: f32 -> f32\n  1 rows a unit\n  %0 = load 0 [1 30]\n  %1 = sum over columns of %0\n"
+      "  store 1 [1 0] = %1\n";
+  for (const bool keep : {true, false}) {
+    const ValueId s = b_.reduce_sum(x, {2}, keep);
+    const ValueId stored = b_.transpose(s, keep ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 2, 1});
+    const auto with = [&](const std::string& strides) {
+      std::string text = parts;
+      const NestUse use{nest(text.replace(text.find("[0 15 3 1]"), 10, strides)), {x, -2}};
+      return proved(total, {-2, stored}, {{-2, {&use, 1}}});
+    };
+    EXPECT_EQ(with("[0 15 3 1]"), "proved");
+    EXPECT_NE(with("[0 15 1 5]"), "proved");  // as they were
+    EXPECT_NE(with("[0 3 6 1]"), "proved");
+  }
+}
+
 // One long sum is cut into rows of columns; the last of them is shorter.
 TEST_F(ProveNest, OfATotalInClippedRows_IsOfAllOfIt) {
   const ValueId x = in("x", {10});

@@ -42,7 +42,7 @@ class Session:
         self._lock = threading.Lock()
         self._owner = owner  # of the program's folder, where it is a temporary one: it stays while the ranks run
         self._names = list(inputs)
-        self._specs = [(_DTYPES.get(dtype), (samples, *shape[1:]), dtype) for dtype, shape in inputs.values()]
+        self._specs = [(_DTYPES.get(dtype), (samples, *shape[1:]) if shape else (), dtype) for dtype, shape in inputs.values()]
         self._pointers = (ctypes.c_void_p * len(inputs))()
         self._bytes = (ctypes.c_int64 * len(inputs))()
         self._error = ctypes.create_string_buffer(_ERROR_BYTES)
