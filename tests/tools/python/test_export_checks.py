@@ -146,3 +146,12 @@ def test_parameters_in_16_bits_are_loaded(images):
     program.train(images, 2)
     program.load_into(module)
     assert module.scale.dtype == torch.bfloat16 and not torch.equal(module.scale, torch.ones(5, dtype=torch.bfloat16))
+
+
+def test_a_size_that_the_module_fixes_is_not_open(layer):
+    def by_place(o, t):
+        return (torch.tensor([float(k) for k in range(len(o))]) * (o - t).pow(2).mean(1)).mean()
+
+    example = (torch.randn(4, 3), torch.randn(4, 2))
+    with pytest.raises(partita.PartitaError, match=r"dynamic: the module does not leave these sizes open: .*batch.*; a Python number"):
+        partita.export(layer, example, by_place, dynamic={"input": {0: "batch"}, "target": {0: "batch"}})

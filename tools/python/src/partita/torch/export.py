@@ -222,6 +222,10 @@ def _captured(step: nn.Module, values: list[torch.Tensor], names: list[str], dyn
             raise
         except Exception as error:
             said = str(error).strip().splitlines() or [type(error).__name__]
+            if shapes is not None and said[0].startswith("Constraints violated"):
+                closed = next((line.strip(" -") for line in said[1:] if line.strip().startswith("-")), said[0]).partition(". ")[0]
+                raise PartitaError(f"dynamic: the module does not leave these sizes open: {closed}; "
+                                   "a Python number that is made of a size, as in range(len(x)), fixes it") from error  # fmt: skip
             raise PartitaError(f"{stack.place(error)}: cannot be captured: {said[0]}") from error
 
 

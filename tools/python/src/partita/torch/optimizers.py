@@ -60,13 +60,14 @@ def _optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Any]
         makers[kind] = _adamw_8bit
     if kind not in makers:
         there = ", ".join(known.__name__ for known in makers)
-        raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are {there} (and lamb and lion, by Recipe)")
+        raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are {there}, "
+                           "Muon and bitsandbytes' AdamW8bit (and lamb and lion, by Recipe)")  # fmt: skip
     groups = optimizer.param_groups
     said = [makers[kind](g) for g in groups]
     for group in groups:
-        for flag in ("maximize", "amsgrad"):
+        for flag, instead in (("maximize", "train on the loss's negative"), ("amsgrad", "leave it out: Adam's own rule has none")):
             if group.get(flag):
-                raise PartitaError(f"optimizer: {flag}=True has no counterpart")
+                raise PartitaError(f"optimizer: {flag}=True has no counterpart; {instead}")
     kinds = sorted({keys["kind"] for keys in said})
     if len(kinds) > 1:
         raise PartitaError(f"optimizer: groups of different kinds ({', '.join(kinds)}) have no counterpart; decoupled_weight_decay is the same for all groups here")
