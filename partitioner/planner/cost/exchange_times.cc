@@ -20,7 +20,6 @@ constexpr double kMostBuckets = 4096;  // of a pass, that are replayed
 // What units wait for at once.
 constexpr TimeKind kSumsWithin[] = {TimeKind::kTensor, TimeKind::kContext, TimeKind::kExpert, TimeKind::kStatistics};
 constexpr double kMemoryOfAByte = 7;        // bytes read and written, of one that a host sends: two copies, and a sum
-constexpr double kManyBytes = 1e15;         // which latencies are nothing to
 constexpr double kWorthPrefetching = 1e-3;  // of the step, that gathers further ahead save
 
 // Collectives that start as soon as those before have ended: all of `compute` may run beside them.
@@ -76,12 +75,12 @@ double CostModel::slowdown(const DeviceGroup& group) const {
 // longer.
 double CostModel::slowed(const DeviceGroup& group, double beside, double waited, int64_t ranks) const {
   if (!problem_.own_programs) return slowdown(group) * beside;
-  double rate = 1;  // of the innermost links'
-  if (ranks > 1 && !group.links.empty()) {
-    const LinkProfile& inner = group.links.front().link;
-    const double moved = kManyBytes * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
-    const double seconds = collective_time(group, CollectiveKind::kAllGather, {ranks, 1}, kManyBytes).seconds;
-    if (seconds > 0) rate = std::min(1., moved / (inner.bandwidth * inner.efficiency) / seconds);
+  double rate = 1, inside = 1;  // of a ring, beside the innermost links'; ranks that share what leaves them
+  for (const LinkLevel& level : group.links) {
+    const LinkProfile &link = level.link, &inner = group.links.front().link;
+    rate = std::min(rate, inside * link.bandwidth * link.efficiency / (inner.bandwidth * inner.efficiency));
+    if (level.group >= ranks) break;
+    inside = static_cast<double>(level.group);
   }
   return std::max(0., slowdown(group) * rate * beside - std::max(0., waited));
 }

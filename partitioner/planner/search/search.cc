@@ -237,9 +237,15 @@ class Search {
     const Layout whole = model_.with_exchanges(l);
     const Candidate c{whole, model_.predict(whole, false)};
     const bool fits = take_or_compute_again(c);
-    for (const Layout& grouped : within_groups(model_, space_, {l, c.prediction}, fastest_)) offer(grouped);
+    if (may_wait_less_in_groups(model_, space_, c, fastest_)) offer_in_groups(l);
     offered_ = c.prediction.step_seconds;
     return fits;
+  }
+
+  void offer_in_groups(Layout l) {
+    const auto [at, fresh] = group_sizes_.try_emplace(family(l));
+    if (fresh) at->second = group_sizes(model_, l);
+    for (const int64_t ranks : at->second) l.zero_group = ranks, offer(l);
   }
 
   // Where it does not fit, also with some of its blocks computed again. Whether it fits as it is.
@@ -464,6 +470,7 @@ class Search {
   double found_ = kNever;                     // of those with the offloads that are being considered
   double offered_ = 0;                        // of what was offered last, as it is
   std::map<Family, Candidate> unfit_;
+  std::map<Family, std::vector<int64_t>> group_sizes_;
   std::vector<std::pair<double, Layout>> slower_;  // that do not fit as they are, with their seconds
   std::vector<Candidate> refused_;                 // whose programs do not fit
   RefusedPrograms refusals_;

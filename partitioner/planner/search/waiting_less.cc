@@ -38,32 +38,29 @@ std::vector<Layout> waiting_less(CostModel& model, const Space& space, const Can
   return out;
 }
 
-std::vector<Layout> within_groups(CostModel& model, const Space& space, const Candidate& c, double fastest) {
+bool may_wait_less_in_groups(const CostModel& model, const Space& space, const Candidate& c, double fastest) {
   const Layout& l = c.layout;
   const Breakdown& b = c.prediction.breakdown;
-  if (l.zero == 0 || l.zero_group > 0 || !space.zero_group_open || !model.may_group(l) ||
-      c.prediction.step_seconds - b.gathers - b.gradients - b.overlap >= fastest)
-    return {};
-  struct Grouped {
-    Layout layout;
-    double seconds = 0;  // of its exchanges
-  };
-  std::vector<Grouped> all;
+  return l.zero > 0 && l.zero_group == 0 && space.zero_group_open && model.may_group(l) &&
+         c.prediction.step_seconds - b.gathers - b.gradients - b.overlap < fastest;
+}
+
+std::vector<int64_t> group_sizes(CostModel& model, const Layout& l) {
+  std::vector<std::pair<int64_t, double>> all;  // ranks, seconds of exchanges
   const double most = kWorthGroups * model.exchange_seconds(model.with_exchanges(l));
   for (int64_t n : divisors(l.sample_ranks() / l.expert)) {
-    Grouped g{l};
-    g.layout.zero_group = n * l.expert;
-    if (g.layout.zero_group == 1 || g.layout.zero_group == l.sample_ranks()) continue;
-    g.seconds = model.exchange_seconds(model.with_exchanges(g.layout));
-    if (g.seconds < most) all.push_back(std::move(g));
+    Layout grouped = l;
+    grouped.zero_group = n * l.expert;
+    if (grouped.zero_group == 1 || grouped.zero_group == l.sample_ranks()) continue;
+    const double seconds = model.exchange_seconds(model.with_exchanges(grouped));
+    if (seconds < most) all.emplace_back(grouped.zero_group, seconds);
   }
   if (all.empty()) return {};
-  const auto best = std::ranges::min_element(all, {}, &Grouped::seconds);
-  const auto largest =
-      std::find_if(all.rbegin(), all.rend(), [&](const Grouped& g) { return g.seconds < kNearlyBest * best->seconds; });
-  std::vector<Layout> out = {largest->layout};
-  if (best->layout != out[0]) out.push_back(best->layout);
-  return out;
+  const auto [best, least] = *std::ranges::min_element(all, {}, &std::pair<int64_t, double>::second);
+  const double near = kNearlyBest * least;
+  const auto largest = std::find_if(all.rbegin(), all.rend(), [&](const auto& g) { return g.second < near; });
+  if (largest->first == best) return {best};
+  return {largest->first, best};
 }
 
 }  // namespace partita
