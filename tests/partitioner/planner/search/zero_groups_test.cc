@@ -9,6 +9,12 @@
 namespace partita {
 namespace {
 
+Problem of_own_programs(const Workload& w, const Cluster& c, int64_t batch) {
+  Problem p = problem(w, c, batch);
+  p.own_programs = true;
+  return p;
+}
+
 double seconds(CostModel& model, const SearchOptions& options) {
   const auto found = search(model, options);
   return found.ok() && found->best ? model.predict(found->best->layout, false).step_seconds : 1e300;
@@ -24,8 +30,7 @@ TEST(ZeroGroups, AreSearched) {
     const Workload w =
         transformer(pick({1, 2, 6}), 256 * pick({1, 4, 16}), 512 * pick({1, 2, 4}), 1000 * pick({1, 50}));
     const Cluster c = cluster(pick({2, 4, 6}), pick({1, 2, 4}), pick({0, 1}) == 0 ? "A100-40GB" : "H100-80GB");
-    Problem p = problem(w, c, c.devices() * pick({1, 4}));
-    p.own_programs = true;
+    const Problem p = of_own_programs(w, c, c.devices() * pick({1, 4}));
     CostModel model(p);
     const auto found = search(model, {});
     ASSERT_TRUE(found.ok()) << found.status();
@@ -47,8 +52,7 @@ TEST(ZeroGroups, AreSearched) {
 TEST(ZeroGroups, WaitForFewerHops) {
   const Workload w = transformer(2, 256, 512, 1000);
   const Cluster c = cluster(4, 1, "H100-80GB");
-  Problem p = problem(w, c, 16);
-  p.own_programs = true;
+  const Problem p = of_own_programs(w, c, 16);
   CostModel model(p);
   SearchOptions o;
   o.pin.axes = {{"data", 4}};
@@ -68,8 +72,7 @@ TEST(ZeroGroups, WaitForFewerHops) {
 TEST(ZeroGroups, AreOfAllPositions) {
   const Workload w = transformer(2, 1024, 8192, 1000);
   const Cluster c = cluster(2, 8, "H100-80GB");
-  Problem p = problem(w, c, 16);
-  p.own_programs = true;
+  const Problem p = of_own_programs(w, c, 16);
   CostModel model(p);
   Layout in_one, apart;
   in_one.data = 16, in_one.zero = 1, in_one.zero_group = 8;
@@ -81,8 +84,7 @@ TEST(ZeroGroups, AreOfAllPositions) {
 TEST(ZeroGroups, WithoutZeroNothingIsGathered) {
   const Workload w = transformer(2, 1024, 512, 1000);
   const Cluster c = cluster(2, 8, "H100-80GB");
-  Problem p = problem(w, c, 16);
-  p.own_programs = true;
+  const Problem p = of_own_programs(w, c, 16);
   CostModel model(p);
   Layout l;
   l.data = 16, l.offload = OffloadMode::kAll;
