@@ -88,7 +88,7 @@ class Samples {
     if (!any) return true;
     meet_ = false;
     const std::optional<std::vector<Place>> places = of_outputs(node);
-    if (places) follow_sums(node);
+    if (alone_ && places) follow_sums(node);
     if (!places && trained) return false;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       Place& at = at_[node.outputs[k]];
@@ -142,8 +142,12 @@ class Samples {
       const FormulaOperand& operand = formula.inputs[present++];
       if (at_[v].dim == Place::kNone) continue;
       bool adds = false;  // over samples
-      for (size_t f = 0; f < formula.factors.size() && at_[v].dim >= 0; ++f)
-        adds = adds || (formula.factors[f].role == FactorRole::kSum && has_samples(operand, v, formula, f));
+      if (at_[v].dim >= 0) {
+        std::vector<int64_t> outer(formula.factors.size(), 0);
+        find(formula, operand.dims[static_cast<size_t>(at_[v].dim)], at_[v].outer, outer);
+        for (size_t f = 0; f < outer.size(); ++f)
+          adds = adds || (outer[f] > 0 && formula.factors[f].role == FactorRole::kSum);
+      }
       const Scale& of = scales_[v];
       const double numbers = static_cast<double>(elements(graph_.type(v).shape)) / static_cast<double>(samples_);
       open = open || open_[v] || adds;
@@ -161,13 +165,6 @@ class Samples {
     const bool divided = open && (divides(scale.after, scale) || divides(scale.before, scale) ||
                                   divides(scale.before * scale.after, scale));
     for (ValueId v : node.outputs) scales_[v] = scale, open_[v] = open && !divided;
-  }
-
-  // Whether factor f is that of dimension at_[v].dim which has the samples.
-  bool has_samples(const FormulaOperand& operand, ValueId v, const Formula& formula, size_t f) const {
-    std::vector<int64_t> outer(formula.factors.size(), 0);
-    const Place& at = at_[v];
-    return find(formula, operand.dims[static_cast<size_t>(at.dim)], at.outer, outer) && outer[f] > 0;
   }
 
   static bool is_linear(const Node& node) {

@@ -9,11 +9,20 @@
 namespace partita {
 namespace {
 
-Problem of_own_programs(const Workload& w, const Cluster& c, int64_t batch) {
-  Problem p = problem(w, c, batch);
-  p.own_programs = true;
-  return p;
-}
+struct OfOwnPrograms {
+  OfOwnPrograms(Workload w, Cluster c, int64_t batch)
+      : workload(std::move(w)), cluster(std::move(c)), problem(made(workload, cluster, batch)), model(problem) {}
+
+  static Problem made(const Workload& w, const Cluster& c, int64_t batch) {
+    Problem p = partita::problem(w, c, batch);
+    p.own_programs = true;
+    return p;
+  }
+  const Workload workload;
+  const Cluster cluster;
+  const Problem problem;
+  CostModel model;
+};
 
 double seconds(CostModel& model, const SearchOptions& options) {
   const auto found = search(model, options);
@@ -30,8 +39,8 @@ TEST(ZeroGroups, AreSearched) {
     const Workload w =
         transformer(pick({1, 2, 6}), 256 * pick({1, 4, 16}), 512 * pick({1, 2, 4}), 1000 * pick({1, 50}));
     const Cluster c = cluster(pick({2, 4, 6}), pick({1, 2, 4}), pick({0, 1}) == 0 ? "A100-40GB" : "H100-80GB");
-    const Problem p = of_own_programs(w, c, c.devices() * pick({1, 4}));
-    CostModel model(p);
+    OfOwnPrograms own(w, c, c.devices() * pick({1, 4}));
+    CostModel& model = own.model;
     const auto found = search(model, {});
     ASSERT_TRUE(found.ok()) << found.status();
     if (!found->best) continue;
@@ -50,10 +59,8 @@ TEST(ZeroGroups, AreSearched) {
 
 // Messages over four hosts are short: half as many steps around a ring are worth more than half the states' memory.
 TEST(ZeroGroups, WaitForFewerHops) {
-  const Workload w = transformer(2, 256, 512, 1000);
-  const Cluster c = cluster(4, 1, "H100-80GB");
-  const Problem p = of_own_programs(w, c, 16);
-  CostModel model(p);
+  OfOwnPrograms own(transformer(2, 256, 512, 1000), cluster(4, 1, "H100-80GB"), 16);
+  CostModel& model = own.model;
   SearchOptions o;
   o.pin.axes = {{"data", 4}};
   const auto found = search(model, o);
@@ -70,10 +77,8 @@ TEST(ZeroGroups, WaitForFewerHops) {
 
 // Ranks with other positions of a group's samples store other parts, as programs place them.
 TEST(ZeroGroups, AreOfAllPositions) {
-  const Workload w = transformer(2, 1024, 8192, 1000);
-  const Cluster c = cluster(2, 8, "H100-80GB");
-  const Problem p = of_own_programs(w, c, 16);
-  CostModel model(p);
+  OfOwnPrograms own(transformer(2, 1024, 8192, 1000), cluster(2, 8, "H100-80GB"), 16);
+  CostModel& model = own.model;
   Layout in_one, apart;
   in_one.data = 16, in_one.zero = 1, in_one.zero_group = 8;
   apart.data = 8, apart.context = 2, apart.zero = 1, apart.zero_group = 4;
@@ -82,10 +87,8 @@ TEST(ZeroGroups, AreOfAllPositions) {
 
 // What lies on the host without ZeRO is copied, and not gathered.
 TEST(ZeroGroups, WithoutZeroNothingIsGathered) {
-  const Workload w = transformer(2, 1024, 512, 1000);
-  const Cluster c = cluster(2, 8, "H100-80GB");
-  const Problem p = of_own_programs(w, c, 16);
-  CostModel model(p);
+  OfOwnPrograms own(transformer(2, 1024, 512, 1000), cluster(2, 8, "H100-80GB"), 16);
+  CostModel& model = own.model;
   Layout l;
   l.data = 16, l.offload = OffloadMode::kAll;
   for (const PlanTraffic::Stage& stage : model.traffic(l).stages)
