@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,9 @@ _DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, 
 def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]) -> None:
     """Raises PartitaError with code 4 where the serial program of the exported file differs on the batch from torch's
     autograd, dropout off on both sides. Warns of what it cannot compare: other random numbers, backwards that are torch's alone."""
-    loss, gradients = _torch_gradients(step, values, told=_warn_of_backwards)
+    with _torch_loss(step, values) as computed:
+        _warn_of_backwards(step, computed)
+        loss, gradients = float(computed.detach()), _gradients(step, computed)
     if drawn := _random_nodes(exported.path):
         warnings.warn(f"{drawn[0]} draws random numbers, anew in each step: loss and gradients are not compared with torch's", stacklevel=3)
         return
@@ -66,7 +68,7 @@ def _warn_of_backwards(step: nn.Module, loss: torch.Tensor) -> None:
     hooked = [name for name, p in module.named_parameters() if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)]
     hooked += [name or "the module" for name, m in module.named_modules() if m._backward_hooks or m._backward_pre_hooks]
     if hooked:
-        warnings.warn(f"{hooked[0]} has hooks on its gradient, which the program does not run", stacklevel=5)
+        warnings.warn(f"{hooked[0]} has hooks on its gradient, which the program does not run", stacklevel=4)
     left, seen = [loss.grad_fn], set[Any]()
     while left:
         node = left.pop()
@@ -76,7 +78,7 @@ def _warn_of_backwards(step: nn.Module, loss: torch.Tensor) -> None:
     own = sorted({type(node).__name__.removesuffix("Backward") for node in seen if isinstance(node, BackwardCFunction)})
     if own:
         warnings.warn(f"{own[0]}: a torch.autograd.Function is exported by its forward, with the gradient of that; the backward that it "
-                      f"defines is not run, and is compared on the example alone", stacklevel=5)  # fmt: skip
+                      f"defines is not run, and is compared on the example alone", stacklevel=4)  # fmt: skip
 
 
 def _random_nodes(model: Path) -> list[str]:
@@ -98,11 +100,12 @@ def check_twice(exported: Exported, recipe: Recipe, step: nn.Module, values: lis
         warnings.warn(f"{norms[0]}: batch norms take the statistics of {samples} samples, as many as the example has, and a step has "
                       f"{recipe.keys['batch']['global']}; an example of a step's samples, or dynamic=, has theirs", stacklevel=4)  # fmt: skip
         return
+    if _random_nodes(exported.path):
+        return
     twice = [torch.cat([v, v.roll(1, 0)]) if v.ndim > 0 else v for v in values]
     try:
-        loss, _ = _torch_gradients(step, twice)
-        if _random_nodes(exported.path):
-            return
+        with _torch_loss(step, twice) as computed:
+            loss = float(computed.detach())
     except Exception:
         return
     keys = {key: recipe.keys[key] for key in ("loss", "semantics", "trainable", "bind") if key in recipe.keys}
@@ -155,33 +158,28 @@ class _NoDropout(TorchFunctionMode):
 
 
 @contextmanager
-def _kept_buffers(step: nn.Module) -> Iterator[None]:
-    """What steps write into buffers is undone."""
-    buffers = {name: b.clone() for name, b in step.named_buffers()}
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for name, b in step.named_buffers():
-                b.copy_(buffers[name])
-
-
-def _torch_gradients(
-    step: nn.Module, values: list[torch.Tensor], told: Callable[[nn.Module, torch.Tensor], None] = lambda step, loss: None
-) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients by autograd, once `told` was called with the loss; the module's gradients and buffers stay as they were."""
+def _torch_loss(step: nn.Module, values: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """With its graph, dropout off; the module's buffers are what they were when it was used."""
     module: nn.Module = step.module  # pyright: ignore[reportAssignmentType]
+    buffers = {name: b.clone() for name, b in module.named_buffers()}
     recurrent = {m: m.dropout for m in module.modules() if isinstance(m, nn.RNNBase)}
     for m in recurrent:
         m.dropout = 0.0
-    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     try:
-        with _kept_buffers(step):  # which backward may read
-            with torch.enable_grad(), _NoDropout():
-                loss = step(*values)
-            told(step, loss)
-            found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        with torch.enable_grad(), _NoDropout():
+            loss = step(*values)
+        yield loss
     finally:
+        with torch.no_grad():
+            for name, b in module.named_buffers():
+                b.copy_(buffers[name])
         for m, p in recurrent.items():
             m.dropout = p
-    return float(loss.detach()), {name: g.detach().cpu() for name, g in zip(parameters, found) if g is not None}
+
+
+def _gradients(step: nn.Module, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    """By autograd; the module's own stay as they were."""
+    module: nn.Module = step.module  # pyright: ignore[reportAssignmentType]
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return {name: g.detach().cpu() for name, g in zip(parameters, found) if g is not None}
