@@ -1,4 +1,5 @@
 // Gathers, scatters, one-hot and other operators that index.
+#include "ir/ops/indexing.h"
 #include "base/cat.h"
 #include "base/quote.h"
 #include "frontend/import/convert_table.h"
@@ -30,8 +31,40 @@ void gather_elements(Conversion& c) {
   c.out(e.emit("take_along", {x, index}, {{"dim", int64_t{axis}}}));
 }
 
+// Whether each tuple's `part` [batch…, many…, 1] is its place along dimension `dim` alone: 0, 1, … along it.
+bool is_place(Emitter& e, ValueId part, int64_t dim) {
+  if (!e.is_known(part)) return false;
+  const Tensor places = to_tensor(e.known(part, "indices"));
+  size_t k = 0;
+  bool same = true;
+  for_each_index(places.type.shape,
+                 [&](const std::vector<int64_t>& index) { same = same && places.i[k++] == index[dim]; });
+  return same;
+}
+
+// The parts of indices [batch…, many…, k] along their last dimension, where they were put together of such.
+std::vector<ValueId> coordinates(Emitter& e, ValueId indices) {
+  const Node* made = e.builder().graph().producer(indices);
+  if (made == nullptr || made->op->name != "concat" || made->attrs.i("dim") != e.rank(indices) - 1) return {indices};
+  return made->inputs;
+}
+
+// As x[arange(n), i] is exported: a coordinate that only says where its tuple stands makes a dimension of the batch,
+// in which each row of x is read by its own indices alone.
 void gather_nd(Conversion& c) {
-  c.out(c.e.emit("gather_nd", {c.in(0), indices(c, 1)}, {{"batch_dims", c.i("batch_dims", 0)}}));
+  Emitter& e = c.e;
+  const ValueId x = c.in(0);
+  ValueId index = indices(c, 1);
+  int64_t batch = c.i("batch_dims", 0);
+  std::vector<ValueId> parts = coordinates(e, index);
+  const int last = e.rank(index) - 1;
+  while (parts.size() > 1 && batch >= 0 && batch < std::min(last, e.rank(x)) && e.shape(parts[0])[last] == 1 &&
+         e.shape(x)[batch] == e.shape(index)[batch] && is_place(e, parts[0], batch)) {
+    parts.erase(parts.begin());
+    ++batch;
+    index = e.concat(parts, last);
+  }
+  c.out(e.emit("gather_nd", {x, index}, {{"batch_dims", batch}}));
 }
 
 std::string scatter_mode(const Conversion& c) {

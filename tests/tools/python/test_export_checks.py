@@ -17,6 +17,7 @@ LOSSES = {
     "mean and sum": lambda o, t: F.mse_loss(o, t) + 0.01 * o.pow(2).sum(),
     "divided by the batch": lambda o, t: (o - t).pow(2).sum() / len(o),
     "compared": lambda o, t: F.mse_loss(o, t) + (o @ o.T).pow(2).mean(),
+    "picked": lambda o, t: o[torch.arange(len(o)), (t[:, 0] > 0).long()].pow(2).mean(),
 }  # fmt: skip
 BAKED = {
     "deviation": lambda o, t: F.mse_loss(o, t) + o.std(0).mean(),
@@ -67,6 +68,11 @@ class Clamp(torch.autograd.Function):
         return gradient.clamp(-1, 1)
 
 
+def clamped(o, t):
+    o.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    return F.mse_loss(o, t)
+
+
 def test_backwards_that_are_not_run_are_told(layer):
     x, y = torch.randn(4, 3), torch.zeros(4, 2)
     with pytest.warns(UserWarning, match="Clamp: a torch.autograd.Function is exported by its forward"):
@@ -74,9 +80,21 @@ def test_backwards_that_are_not_run_are_told(layer):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         partita.export(layer, (x, y), F.mse_loss)
+    with pytest.warns(UserWarning, match="a tensor made in forward has hooks on its gradient, which the program does not run"):
+        partita.export(layer, (x, y), clamped)
     layer.bias.register_post_accumulate_grad_hook(lambda p: p.grad.zero_())
     with pytest.warns(UserWarning, match="bias has hooks on its gradient, which the program does not run"):
         partita.export(layer, (x, y), F.mse_loss)
+
+
+def test_steps_of_more_samples_in_16_bits_are_torchs_but_for_rounding():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 8)).to(torch.bfloat16)
+    x = torch.randn(16, 16, dtype=torch.bfloat16)
+    exported = partita.export(module, (x[:8], x[:8, :8]), F.mse_loss)
+    program = partita.compile(exported, partita.Recipe(optimizer={"kind": "sgd", "lr": 0.0}, batch={"global": 16}))
+    with program.session(threads=1) as session:
+        assert session.step((x, x[:, :8])) == pytest.approx(float(F.mse_loss(module(x), x[:, :8])), rel=2e-2)
 
 
 def test_random_numbers_are_told(layer):

@@ -20,7 +20,8 @@ __all__ = ["Session", "as_array"]
 
 _ERROR_BYTES = 4096
 _DTYPES = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
-           "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8, "bool": np.bool_}  # fmt: skip
+           "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8, "bool": np.bool_,
+           "bf16": np.float32}  # fmt: skip
 
 
 class Session:
@@ -131,7 +132,8 @@ class Session:
             raise PartitaError(f"batch: {self._names[k]!r} has shape {array.shape}, expected {shape}")
         if array.dtype.kind != np.dtype(dtype).kind:
             raise PartitaError(f"batch: {self._names[k]!r} is {array.dtype}, expected {np.dtype(dtype)}")
-        return np.ascontiguousarray(array, dtype)
+        array = np.ascontiguousarray(array, dtype)
+        return _bf16_bits(array) if said == "bf16" else array
 
     def _check(self, code: int) -> None:
         if code:
@@ -139,13 +141,20 @@ class Session:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """The array itself where it lies in host memory. torch's bfloat16, which NumPy has not, becomes float32."""
+    """The array itself where it lies in host memory. bfloat16, torch's or ml_dtypes', becomes float32: NumPy has none."""
     if isinstance(value, np.ndarray):
-        return value
+        return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
     if hasattr(value, "detach"):  # torch's
         value = value.detach().cpu().resolve_conj().resolve_neg()
         return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+
+
+def _bf16_bits(array: np.ndarray) -> np.ndarray:
+    """Of float32 numbers, rounded to the nearest, of two equally near to the even one; uint16."""
+    bits = array.view(np.uint32)
+    rounded = bits + (0x7FFF + (bits >> 16 & 1))
+    return np.asarray(np.where(np.isnan(array), bits | 1 << 22, rounded) >> 16, np.uint16)
 
 
 def _close(library: ctypes.CDLL, handle: ctypes.c_void_p, process: int) -> None:

@@ -37,13 +37,14 @@ _DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, 
 def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]) -> None:
     """Raises PartitaError with code 4 where the serial program of the exported file differs on the batch from torch's
     autograd, dropout off on both sides. Warns of what it cannot compare: other random numbers, backwards that are torch's alone."""
-    with _torch_loss(step, values) as computed:
-        _warn_of_backwards(step, computed)
+    dropout = _NoDropout()
+    with _torch_loss(step, values, dropout) as computed:
+        _warn_of_backwards(step, computed, dropout.hooked)
         loss, gradients = float(computed.detach()), _gradients(step, computed)
     if drawn := _random_nodes(exported.path):
         warnings.warn(f"{drawn[0]} draws random numbers, anew in each step: loss and gradients are not compared with torch's", stacklevel=3)
         return
-    rounding = max([torch.finfo(t.dtype).eps for t in (*step.parameters(), *values) if t.dtype in (torch.bfloat16, torch.float16)], default=0)
+    rounding = _rounding(step, values)
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
         source = without_dropout(exported.path, Path(folder))
         recipe = Recipe(**{**exported.recipe.keys, "optimizer": {"kind": "sgd", "lr": 0}})
@@ -62,11 +63,17 @@ def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]
             raise PartitaError(f"{name}: its gradient differs from torch's by {difference:.3g}, of a norm of {float(gradient.norm()):.3g}", 4)
 
 
-def _warn_of_backwards(step: nn.Module, loss: torch.Tensor) -> None:
-    """Of what torch runs in its backward pass, and a capture of the forward one does not see."""
+def _rounding(step: nn.Module, values: list[torch.Tensor]) -> float:
+    """Of the coarsest 16-bit type among parameters and inputs; 0 where there is none."""
+    return max([torch.finfo(t.dtype).eps for t in (*step.parameters(), *values) if t.dtype in (torch.bfloat16, torch.float16)], default=0)
+
+
+def _warn_of_backwards(step: nn.Module, loss: torch.Tensor, tensor_hooks: bool) -> None:
+    """Of what torch runs in its backward pass, and a capture of the forward one does not see; `tensor_hooks`: forward hung hooks on tensors."""
     module: nn.Module = step.module  # pyright: ignore[reportAssignmentType]
     hooked = [name for name, p in module.named_parameters() if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)]
     hooked += [name or "the module" for name, m in module.named_modules() if m._backward_hooks or m._backward_pre_hooks]
+    hooked += ["a tensor made in forward"] * tensor_hooks
     if hooked:
         warnings.warn(f"{hooked[0]} has hooks on its gradient, which the program does not run", stacklevel=4)
     left, seen = [loss.grad_fn], set[Any]()
@@ -104,7 +111,7 @@ def check_twice(exported: Exported, recipe: Recipe, step: nn.Module, values: lis
         return
     twice = [torch.cat([v, v.roll(1, 0)]) if v.ndim > 0 else v for v in values]
     try:
-        with _torch_loss(step, twice) as computed:
+        with _torch_loss(step, twice, _NoDropout()) as computed:
             loss = float(computed.detach())
     except Exception:
         return
@@ -118,7 +125,7 @@ def check_twice(exported: Exported, recipe: Recipe, step: nn.Module, values: lis
             return
         data = {name: as_array(value) for name, value in zip(exported.inputs, twice)}
         found = program.train(data, 1, progress=False)[0].loss
-    if not abs(found - loss) <= LOSS_TOLERANCE * max(abs(loss), 1e-6):
+    if not abs(found - loss) <= max(LOSS_TOLERANCE, _rounding(step, values)) * max(abs(loss), 1e-6):
         raise PartitaError(f"batch.global: the example has {samples} samples, and twice as many have a loss of {found:.7g} in the program, {loss:.7g} in "
                            f"torch: the export has numbers that were made of the number of samples, or their order (1 / len(x), torch.arange(len(x))); "
                            f"export with as many samples as a step has, or with dynamic= for the first dimension", 4)  # fmt: skip
@@ -145,8 +152,13 @@ def without_dropout(model: Path, folder: Path) -> Path:
 
 
 class _NoDropout(TorchFunctionMode):
+    """Sees, too, whether anybody hangs a hook on a tensor."""
+
+    hooked = False
+
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = dict(kwargs or {})
+        self.hooked |= func is torch.Tensor.register_hook
         if func in _DROPOUTS:
             return args[0] if args else kwargs["input"]
         if func is F.scaled_dot_product_attention:
@@ -158,7 +170,7 @@ class _NoDropout(TorchFunctionMode):
 
 
 @contextmanager
-def _torch_loss(step: nn.Module, values: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+def _torch_loss(step: nn.Module, values: list[torch.Tensor], dropout: _NoDropout) -> Iterator[torch.Tensor]:
     """With its graph, dropout off; the module's buffers are what they were when it was used."""
     module: nn.Module = step.module  # pyright: ignore[reportAssignmentType]
     buffers = {name: b.clone() for name, b in module.named_buffers()}
@@ -166,7 +178,7 @@ def _torch_loss(step: nn.Module, values: list[torch.Tensor]) -> Iterator[torch.T
     for m in recurrent:
         m.dropout = 0.0
     try:
-        with torch.enable_grad(), _NoDropout():
+        with torch.enable_grad(), dropout:
             loss = step(*values)
         yield loss
     finally:
