@@ -57,20 +57,24 @@ void add_precision(CLI::App& app, std::optional<Precision>& precision) {
       ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
 }
 
-void ModelFlags::add(CLI::App& app) {
-  app.add_option("model", model, "ONNX file, or a folder with one or with ONNX Runtime training artifacts")->required();
-  app.add_option("--train", train_file, "the recipe, train.yaml (docs/train_yaml.md)");
-  add_precision(app, precision);
+void add_sets(CLI::App& app, std::vector<std::string>& sets) {
   app.add_option("--set", sets, "a key of the recipe over what the file says: KEY=VALUE, e.g. optimizer.lr=1e-4")
       ->allow_extra_args(false);
   for (const auto& [flag, key, what] : {std::tuple{"--lr", "optimizer.lr", "the learning rate"},
                                         {"--batch-size", "batch.global", "samples per optimizer step, over all ranks"},
                                         {"--seed", "seed", "of dropout, first values and the shuffle"}}) {
     app.add_option_function<std::string>(
-           flag, [this, key = std::string(key)](const std::string& value) { sets.push_back(cat(key, "=", value)); },
+           flag, [&sets, key = std::string(key)](const std::string& value) { sets.push_back(cat(key, "=", value)); },
            cat(what, ": short for --set ", key, "=VALUE"))
         ->type_name("VALUE");
   }
+}
+
+void ModelFlags::add(CLI::App& app) {
+  app.add_option("model", model, "ONNX file, or a folder with one or with ONNX Runtime training artifacts")->required();
+  app.add_option("--train", train_file, "the recipe, train.yaml (docs/train_yaml.md)");
+  add_precision(app, precision);
+  add_sets(app, sets);
   app.add_option("--ranks", ranks, "number of ranks (devices); default: what the pins say, else 1")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option("--plan", plan,

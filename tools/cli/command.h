@@ -48,6 +48,9 @@ void add_manual(CLI::App& app, absl::Status& result);
 // `--precision`: the recipe's key of that name.
 void add_precision(CLI::App& app, std::optional<Precision>& precision);
 
+// `--set KEY=VALUE`, and the short forms of some: keys of the recipe over what its file says.
+void add_sets(CLI::App& app, std::vector<std::string>& sets);
+
 // A model, its recipe and how to compile it: the flags that train and compile share. No target is cpu:host.
 struct ModelFlags {
   std::string model, train_file, plan, target, dump_ir, stop_after;

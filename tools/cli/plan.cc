@@ -269,9 +269,7 @@ void add_plan_flags(CLI::App& verb, PlanRequest& request) {
   verb.add_option("model", request.model, "ONNX file or folder; its weights are not needed")->required();
   verb.add_option("--train", request.train_file, "the recipe, train.yaml (docs/train_yaml.md)");
   add_precision(verb, request.precision);
-  verb.add_option("--set", request.sets,
-                  "a key of the recipe over what the file says: KEY=VALUE, e.g. batch.global=512")
-      ->allow_extra_args(false);
+  add_sets(verb, request.sets);
   verb.add_option("--cluster", request.cluster_file, "the machines, cluster.yaml (docs/planning.md)")->required();
   verb.add_option("--profiles", request.profile_file, "YAML of devices and links that replaces built-in values");
   verb.add_option("--pin", request.pins, "fix a part of the plan: KEY=VALUE, e.g. tensor=8")->allow_extra_args(false);

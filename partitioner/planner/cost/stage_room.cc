@@ -9,7 +9,7 @@
 namespace partita {
 namespace {
 
-constexpr int kRounds = 4;  // a block that is computed again takes working memory, once a stage
+constexpr int kRounds = 16;  // a block that is computed again takes working memory, once a stage
 // Copies are less certain than compute: what they are to save, of the seconds that the choice costs without the host's
 // memory, and of what the stage's units take.
 constexpr double kWorthHost = 0.05, kWorthHostOfStage = 1e-3;
@@ -74,14 +74,25 @@ std::optional<double> CostModel::StageRoom::choose(StageUnits& units, double spa
     for (size_t m = static_cast<size_t>(last) + 1; m < kRecomputeModes; ++m) items[k].modes[m] = {};
     if (!offload) items[k].modes[static_cast<size_t>(RecomputeMode::kOffload)] = {};
   }
-  double bytes = missing(units) + spare;
+  double bytes = missing(units) + spare, most = 0, more = 0;
+  for (const RecomputeItems& x : items) {
+    double of_one = 0;
+    for (const RecomputeItems::Mode& m : x.modes) of_one = std::max(of_one, m.bytes);
+    most += x.count * of_one * (1 - 1e-9);
+  }
   for (int round = 0; round < kRounds; ++round) {
-    const auto chosen = choose_recompute(items, bytes);
+    // Beyond the first round more is asked for than is missing, which all there is may still be.
+    const auto chosen = choose_recompute(items, round > 0 ? std::min(bytes, most) : bytes);
     if (!chosen) return std::nullopt;
+    more = units.recomputed == *chosen ? 2 * more : 0;
     units.recomputed = *chosen;
     const double over = missing(units) + spare;
-    bytes += over;
-    if (over > 0) continue;
+    if (over > 0) {
+      if (bytes >= most) return std::nullopt;
+      more = std::max(more, over);
+      bytes += more;
+      continue;
+    }
     double seconds = 0, on_host = 0;
     for (size_t k = 0; k < items.size(); ++k) {
       for (size_t m = 0; m < kRecomputeModes; ++m) {

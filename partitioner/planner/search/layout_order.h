@@ -1,10 +1,12 @@
 // Which of two layouts goes first, and which are of one family.
 #pragma once
 
+#include <map>
 #include <tuple>
 #include <vector>
 
 #include "partitioner/planner/search/candidate.h"
+#include "partitioner/planner/search/refused_programs.h"
 
 namespace partita {
 
@@ -17,6 +19,19 @@ inline auto order(double seconds, const Layout& l) {
                          static_cast<int>(l.offload), l.offload_fraction, static_cast<int>(l.recompute),
                          static_cast<int>(l.schedule), l.interleave, -l.micro_batch, l.sequence_parallel, l.cuts.size(),
                          l.stages, l.cuts, l.recompute_blocks, l.prefetched(), l.overlapped());
+}
+
+inline bool before(const PricedLayout& a, const PricedLayout& b) {
+  return order(a.seconds, a.layout) < order(b.seconds, b.layout);
+}
+
+inline std::map<Family, const PricedLayout*> best_of_families(const std::vector<PricedLayout>& all) {
+  std::map<Family, const PricedLayout*> best;
+  for (const PricedLayout& p : all) {
+    const PricedLayout*& at = best[family(p.layout)];
+    if (at == nullptr || before(p, *at)) at = &p;
+  }
+  return best;
 }
 
 inline auto order(const Candidate& c) { return order(c.prediction.step_seconds, c.layout); }

@@ -14,6 +14,7 @@
 #include "partitioner/planner/search/cut_names.h"
 #include "partitioner/planner/search/layout_groups.h"
 #include "partitioner/planner/search/layout_order.h"
+#include "partitioner/planner/search/put_off.h"
 #include "partitioner/planner/search/refused_programs.h"
 #include "partitioner/planner/search/stage_space.h"
 #include "partitioner/planner/search/waiting_less.h"
@@ -67,6 +68,18 @@ class Search {
     compute_slower_again();
     while (next_ < groups_.size() && !passed(groups_[next_].bound, groups_.size() - next_)) look_at(groups_[next_++]);
     look_at_stages_that_differ();
+    look_at_those_for_memory();
+  }
+
+  // Stages with gathers or scatters in every micro-batch: memory is all that they gain.
+  void look_at_those_for_memory() {
+    for_memory_.take_up(fastest_, [&](double seconds, const Layout& l) {
+      if (out_of_time_()) {
+        leave_out(seconds);
+      } else if (can_fit(l)) {
+        consider_offloads(l);
+      }
+    });
   }
 
   // Whether nothing of `left` groups with this bound or larger ones is looked at any more.
@@ -140,14 +153,21 @@ class Search {
           refuse(std::move(why));
           continue;
         }
+        bool fits = false;  // with less of its states divided
+        least_offered_ = kNever;
         for (int zero : space_.zero) {
           if (zero > 0 && !shares && space_.zero.size() > 1) continue;
-          if (zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1) continue;  // gathers of every micro-batch
+          const bool for_memory = zero >= 2 && l.pipeline > 1 && space_.zero.size() > 1;
+          if (for_memory && (fits || searched(l))) continue;
           l.zero = zero, l.zero_group = space_.zero_group_of(l);
           l.reshard_after_forward = space_.reshard_after_forward, l.buckets = space_.buckets;
           l.hierarchical_group = space_.hierarchical_group, l.prefetch_blocks = space_.prefetch_blocks;
           if (zero == 0 || l.zero_group == 0 || (why = invalid(problem_, l)).empty()) {  // all else was valid before
-            consider_offloads(l);
+            if (for_memory) {
+              for_memory_.add(least_offered_, l);
+            } else {
+              fits |= consider_offloads(l);
+            }
           } else if (reasons_.insert(why).second) {
             out_.contradictions.insert(out_.contradictions.begin(), std::move(why));
           }
@@ -156,14 +176,17 @@ class Search {
     }
   }
 
-  // Where it fits, nothing is gained by offloading more.
-  void consider_offloads(Layout l) {
+  // Where it fits, nothing is gained by offloading more. Whether it fits with the least offloaded.
+  bool consider_offloads(Layout l) {
     found_ = kNever;
+    bool first = true;
     for (OffloadMode offload : space_.offload) {
       l.offload = offload, l.offload_fraction = space_.offload_fraction.value_or(1);
       const bool parts = offload == OffloadMode::kOptimizer && problem_.own_programs && !space_.offload_fraction;
-      if (parts ? consider_parts(l) : consider(l)) return;
+      if (parts ? consider_parts(l) : consider(l)) return first;
+      first = false;
     }
+    return false;
   }
 
   // As much of the optimizer's states offloaded as lets it fit as it is, or all; and less, with blocks computed again
@@ -238,7 +261,7 @@ class Search {
     const Candidate c{whole, model_.predict(whole, false)};
     const bool fits = take_or_compute_again(c);
     if (may_wait_less_in_groups(model_, space_, c, fastest_)) offer_in_groups(l);
-    offered_ = c.prediction.step_seconds;
+    offered_ = c.prediction.step_seconds, least_offered_ = std::min(least_offered_, offered_);
     return fits;
   }
 
@@ -257,7 +280,7 @@ class Search {
     if (c.prediction.step_seconds < fastest_) {
       compute_again(c.layout);
     } else if (may_compute_again(c.layout)) {
-      slower_.emplace_back(c.prediction.step_seconds, c.layout);
+      slower_.add(c.prediction.step_seconds, c.layout);
     }
     return false;
   }
@@ -316,15 +339,7 @@ class Search {
 
   // Those that were not worth it while something faster seemed to fit.
   void compute_slower_again() {
-    std::vector<std::pair<double, Layout>> left;
-    for (auto& [seconds, layout] : std::exchange(slower_, {})) {
-      if (seconds < fastest_) {
-        compute_again(layout);
-      } else {
-        left.emplace_back(seconds, std::move(layout));
-      }
-    }
-    slower_ = std::move(left);
+    slower_.take_up(fastest_, [&](double, const Layout& l) { compute_again(l); });
   }
 
   // Keeps a priced layout where it is good; whether it fits by the count.
@@ -354,19 +369,11 @@ class Search {
 
   // The fastest layout that fits, or may, and the best of each family, of which the first few are replayed.
   void choose() {
-    std::map<Family, const PricedLayout*> families;
-    const PricedLayout* first = nullptr;
-    auto before = [](const PricedLayout& a, const PricedLayout& b) {
-      return order(a.seconds, a.layout) < order(b.seconds, b.layout);
-    };
-    for (const PricedLayout& p : fit_) {
-      const PricedLayout*& at = families[family(p.layout)];
-      if (at == nullptr || before(p, *at)) at = &p;
-      if (first == nullptr || before(p, *first)) first = &p;
-    }
+    const auto families = best_of_families(fit_);
     std::vector<const PricedLayout*> fit;
     for (const auto& [key, p] : families) fit.push_back(p);
-    std::sort(fit.begin(), fit.end(), [&](const PricedLayout* a, const PricedLayout* b) { return before(*a, *b); });
+    std::sort(fit.begin(), fit.end(), [](const PricedLayout* a, const PricedLayout* b) { return before(*a, *b); });
+    const PricedLayout* first = fit.empty() ? nullptr : fit[0];
     if (fit.size() > options_.keep) fit.resize(options_.keep);
     out_.others.clear();
     for (const PricedLayout* p : fit)
@@ -469,10 +476,12 @@ class Search {
   double fastest_ = kNever;                   // of fit_
   double found_ = kNever;                     // of those with the offloads that are being considered
   double offered_ = 0;                        // of what was offered last, as it is
+  double least_offered_ = kNever;             // of a layout, however its states are divided
   std::map<Family, Candidate> unfit_;
   std::map<Family, std::vector<int64_t>> group_sizes_;
-  std::vector<std::pair<double, Layout>> slower_;  // that do not fit as they are, with their seconds
-  std::vector<Candidate> refused_;                 // whose programs do not fit
+  PutOff slower_;                   // that do not fit as they are
+  PutOff for_memory_;               // stages with ZeRO-2 or 3
+  std::vector<Candidate> refused_;  // whose programs do not fit
   RefusedPrograms refusals_;
   CutNames names_;
   std::set<std::string> reasons_;

@@ -25,6 +25,22 @@ Workload transformer(int blocks, double d, double s, double v);
 
 Problem problem(const Workload& w, const Cluster& c, int64_t batch);
 
+// Programs compiled here, of any workload.
+struct OfOwnPrograms {
+  OfOwnPrograms(Workload w, Cluster c, int64_t batch)
+      : workload(std::move(w)), cluster(std::move(c)), problem(made(workload, cluster, batch)), model(problem) {}
+
+  static Problem made(const Workload& w, const Cluster& c, int64_t batch) {
+    Problem p = partita::problem(w, c, batch);
+    p.own_programs = true;
+    return p;
+  }
+  const Workload workload;
+  const Cluster cluster;
+  const Problem problem;
+  CostModel model;
+};
+
 // Programs compiled here, of a transformer of 7B: on a cluster, or over nodes with one network card each, over which
 // what is sent takes longer than most of what may hide it.
 class OwnPrograms : public testing::Test {

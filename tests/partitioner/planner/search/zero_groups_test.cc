@@ -9,21 +9,6 @@
 namespace partita {
 namespace {
 
-struct OfOwnPrograms {
-  OfOwnPrograms(Workload w, Cluster c, int64_t batch)
-      : workload(std::move(w)), cluster(std::move(c)), problem(made(workload, cluster, batch)), model(problem) {}
-
-  static Problem made(const Workload& w, const Cluster& c, int64_t batch) {
-    Problem p = partita::problem(w, c, batch);
-    p.own_programs = true;
-    return p;
-  }
-  const Workload workload;
-  const Cluster cluster;
-  const Problem problem;
-  CostModel model;
-};
-
 double seconds(CostModel& model, const SearchOptions& options) {
   const auto found = search(model, options);
   return found.ok() && found->best ? model.predict(found->best->layout, false).step_seconds : 1e300;
