@@ -17,9 +17,9 @@ VIT = "loss: {kind: cross_entropy, output: logits, target: target}\n" + RECIPE
 CLUSTER = "nodes: {nodes}\ndevices_per_node: {each}\ndevice: {{like: H100-80GB, memory: 1.0e+14}}\n"  # all is laid out
 ALONE = "tensor=1 pipeline=1 context=1 expert=1 offload=none micro_batch=1 recompute=none zero=0"
 FULL = "recompute=full"
-DENSE = ["", FULL, "zero=1", "zero=2", "zero=3", f"zero=3 {FULL}", "zero=1 micro_batch=4", "zero=1 offload=optimizer", "zero=1 offload=optimizer offload_fraction=0.25", "zero=3 offload=all",
+DENSE = ["", FULL, "zero=1", "zero=2", "zero=3", f"zero=3 {FULL}", "zero=3 reshard_after_forward=false", f"zero=3 {FULL} reshard_after_forward=false", "zero=1 micro_batch=4", "zero=1 offload=optimizer", "zero=1 offload=optimizer offload_fraction=0.25", "zero=3 offload=all", "offload=all",
          "tensor=4", "tensor=4 sequence_parallel=true zero=1", f"tensor=8 sequence_parallel=true zero=1 {FULL}"]
-PIPED = ["pipeline=4 schedule=1f1b", f"pipeline=4 schedule=1f1b zero=1 {FULL}", "pipeline=4 schedule=gpipe zero=1", "pipeline=4 schedule=zero_bubble zero=1", f"pipeline=4 schedule=zero_bubble zero=1 {FULL}",
+PIPED = ["pipeline=4 schedule=1f1b", f"pipeline=4 schedule=1f1b zero=1 {FULL}", "pipeline=4 schedule=1f1b zero=2", f"pipeline=4 schedule=1f1b zero=3 {FULL}", "pipeline=4 schedule=gpipe zero=1", "pipeline=4 schedule=zero_bubble zero=1", f"pipeline=4 schedule=zero_bubble zero=1 {FULL}",
          "pipeline=4 schedule=interleaved interleave=2 zero=1", f"pipeline=4 schedule=interleaved interleave=4 {FULL}",
          "pipeline=4 tensor=2 sequence_parallel=true schedule=1f1b zero=1", "pipeline=4 schedule=1f1b zero=1 offload=optimizer offload_fraction=0.5"]
 LARGE = [f"tensor=8 sequence_parallel=true pipeline={stages} zero=1 {schedule} recompute={again}"

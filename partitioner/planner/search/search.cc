@@ -76,7 +76,7 @@ class Search {
     for_memory_.take_up(fastest_, [&](double seconds, const Layout& l) {
       if (out_of_time_()) {
         leave_out(seconds);
-      } else if (can_fit(l)) {
+      } else if (can_fit_offloaded(l)) {
         consider_offloads(l);
       }
     });
@@ -163,11 +163,8 @@ class Search {
           l.reshard_after_forward = space_.reshard_after_forward, l.buckets = space_.buckets;
           l.hierarchical_group = space_.hierarchical_group, l.prefetch_blocks = space_.prefetch_blocks;
           if (zero == 0 || l.zero_group == 0 || (why = invalid(problem_, l)).empty()) {  // all else was valid before
-            if (for_memory) {
-              for_memory_.add(least_offered_, l);
-            } else {
-              fits |= consider_offloads(l);
-            }
+            if (!for_memory) fits |= consider_offloads(l);
+            if (for_memory) for_memory_.add(least_offered_, l);
           } else if (reasons_.insert(why).second) {
             out_.contradictions.insert(out_.contradictions.begin(), std::move(why));
           }
@@ -207,6 +204,10 @@ class Search {
   bool may_fit(Layout l) {
     l.zero = std::min(1, space_.zero.back()), l.zero_group = space_.zero_group_of(l);
     if (space_.zero.size() == 1) l.zero = space_.zero[0];
+    return can_fit_offloaded(l);
+  }
+
+  bool can_fit_offloaded(Layout l) {
     return std::any_of(space_.offload.begin(), space_.offload.end(), [&](OffloadMode offload) {
       l.offload = offload;
       return can_fit(l);

@@ -161,7 +161,8 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   const double on_host = l.offload == OffloadMode::kNone ? 0 : l.offload_fraction;
   const bool gathers = l.zero >= 1 || host_parameters, each_pass = l.zero >= 3 && l.reshard_after_forward;
   m.parameters = host_parameters ? 0 : kF32 * p.stored(1) + frozen_bytes / (l.zero >= 3 ? p.group() : 1);
-  if (mixed) m.parameters += element * p.stored(3);
+  const double copies = mixed ? element * (each_pass ? p.stored(3) : p.all()) : 0;
+  m.parameters += copies;
   if (gathers && !each_pass) m.parameters += mixed ? kF32 * read_as_stored : kF32 * p.all();
   m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
   m.gradients = (sums ? kF32 * (p.stored(2) + tied) : 0) + remainder_bytes(problem, l, p);
@@ -175,7 +176,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
                    static_cast<double>(l.overlapped());
   // Parts that are gathered for the whole step lie beside what they are gathered to as it begins, with room for the
   // values of all micro-batches; a message waits in a place of its own, one each way.
-  if (gathers && !each_pass && mixed)
+  if (l.zero >= 1 && p.group() > 1 && !each_pass && mixed)
     m.transient = std::max(m.transient, element * p.stored(1) - (l.pipeline > 1 ? 0 : m.activations));
   // What an earlier stage has of tied weights comes as it is stored; their gradient goes back there.
   m.transient += 2 * message + tied * (kF32 + (mixed ? element : 0));
@@ -185,7 +186,6 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     m.transient += std::max(0., std::min(bucket, element * p.all()) - largest_unit * element);
   }
   // In the update copies of the weights are gone.
-  const double copies = mixed ? element * p.stored(3) : 0;
   const double scaled = !sums ? 1 : problem.clip ? on_host : 0;  // on their way to the host
   if (scaled > 0) m.transient = std::max(m.transient, scaled * kF32 * p.stored(2) - m.activations - copies);
   m.reserve = device.reserve_bytes;
