@@ -35,6 +35,7 @@ std::vector<NamedMetric> named_metrics(const Program& program);
 
 class Evaluator {
  public:
+  const DataSource& data() const { return inputs_->source(); }
   // Collective. `training` outlives it. The data's errors; InvalidArgument for less than one batch.
   static absl::StatusOr<std::unique_ptr<Evaluator>> open(const EvaluateOptions& options, const Executor& training,
                                                          Communicator* communicator, int threads);

@@ -54,6 +54,12 @@ std::string StepPrograms::changes(int64_t step) const {
   return text;
 }
 
+std::string StepPrograms::fingerprint() const {
+  std::string all;
+  for (const auto& input : inputs_) append(all, all.empty() ? "" : "; ", input->source().fingerprint());
+  return all;
+}
+
 std::vector<std::string> StepPrograms::told() const {
   std::vector<std::string> lines = inputs_.back()->source().told();
   for (size_t k = 0; k < lengths_.size() && inputs_[k]->source().has_lengths(); ++k)

@@ -72,6 +72,10 @@ class StepPrograms {
   // "; 1024 samples from step 10000 on", for each change after a step, or of each length.
   std::string changes(int64_t step) const;
   std::vector<std::string> told() const;
+  // Of the data that steps read: alike where they hold the same samples.
+  std::string fingerprint() const;
+  // Of the data, whose numbers are labels; empty where there are none.
+  std::vector<std::string> classes() const { return inputs_.back()->source().classes(); }
   // Of a step; 0 where the data are no tokens.
   int64_t tokens(int64_t step) const { return inputs_.back()->source().tokens_per_sample() * samples(step); }
   // " lengths 512 1024": a checkpoint's data are others where this differs.

@@ -128,6 +128,9 @@ class Trainer : public TrainingLoop {
       if (c.folder.empty()) checkpoints_.reset();
     }
     PARTITA_RETURN_IF_ERROR(open_inputs());
+    if (communicator_ != nullptr)
+      PARTITA_RETURN_IF_ERROR(agree_on_run(*communicator_, options_, programs_, evaluator_.get()));
+    if (evaluator_ != nullptr) PARTITA_RETURN_IF_ERROR(check_classes(programs_, *evaluator_));
     if (from && first_rank()) warn_of_changes(*from, head_of(first_));
     if (evaluator_ != nullptr && evaluator_->wants_to_stop()) stop_early(first_);  // as the resumed run did
     taken_ = first_;
@@ -427,6 +430,7 @@ class Trainer : public TrainingLoop {
     head.seed = options_.seed;
     head.data = cat(describe_data(data_), programs_.describe_lengths());
     head.epoch_samples = programs_.epoch_samples();
+    head.data_fingerprint = programs_.fingerprint();
     const std::optional<double> loss = scalar_output(programs_.running(), "loss");
     if (loss && std::isfinite(*loss) && taken > first_) head.metrics["loss"] = *loss;
     if (evaluation_loss_ && std::isfinite(*evaluation_loss_)) head.metrics["evaluation_loss"] = *evaluation_loss_;

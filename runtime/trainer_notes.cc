@@ -3,15 +3,72 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <iterator>
 
 #include "base/cat.h"
+#include "base/checksum.h"
+#include "base/mapped_file.h"
 #include "base/quote.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "runtime/data/data_config_json.h"
+#include "runtime/data/fingerprint.h"
 
 namespace partita::runtime {
 namespace {
 
 constexpr double kLongWait = 0.05;  // of the time
+
+namespace fs = std::filesystem;
+
+// What a step does and when something is done beside it; not where a rank's files lie.
+std::string deciding(const TrainOptions& o) {
+  const CheckpointOptions& c = o.checkpoint;
+  nlohmann::json all = {o.steps,
+                        o.seed,
+                        o.audit,
+                        o.evaluate.every,
+                        o.evaluate.batches,
+                        o.evaluate.patience,
+                        o.evaluate.min_gain,
+                        c.every,
+                        c.keep_best,
+                        c.mirror.every,
+                        enum_name(o.divergence.on_nonfinite)};
+  for (const std::string* path : {&c.folder, &c.to, &c.resume, &c.init, &c.init_optimizer, &o.save, &o.save_gradients})
+    all.push_back(!path->empty());
+  if (const auto& spike = o.divergence.spike) all.push_back({spike->factor, spike->window, enum_name(spike->action)});
+  for (const SkippedSamples& s : o.skipped) all.push_back({s.first, s.count});
+  return all.dump();
+}
+
+// Of a file, of a checkpoint's manifest, or of the safetensors files of a folder; "" where there is none of them, which
+// is told when it is read.
+std::string weights_fingerprint(const std::string& path) {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) {
+    files.push_back(path);
+  } else if (fs::is_regular_file(path + "/manifest.json", ignored)) {
+    files.push_back(path + "/manifest.json");
+  } else {
+    for (const fs::directory_entry& entry : fs::directory_iterator(path, ignored)) {
+      if (entry.path().extension() == ".safetensors") files.push_back(entry.path().string());
+    }
+    std::sort(files.begin(), files.end());
+  }
+  std::string all;
+  for (const std::string& file : files) {
+    const auto mapped = MappedFile::open(file);
+    if (mapped.ok()) append(all, fs::path(file).filename().string(), " ", fingerprint_of(mapped->bytes()), "; ");
+  }
+  return all;
+}
+
+std::string of_stream(const DataConfig& config, const std::string& samples) {
+  return config.feed != nullptr ? "" : cat(settings_of(config), samples);
+}
 
 }  // namespace
 
@@ -46,6 +103,8 @@ void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& n
   if (from.data != now.data) warn("the data or their order are others");
   if (differ(from.epoch_samples, now.epoch_samples))
     warn(cat("the data hold another number of samples (", now.epoch_samples, ", not ", from.epoch_samples, ")"));
+  else if (from.data == now.data && !from.data_fingerprint.empty() && from.data_fingerprint != now.data_fingerprint)
+    warn("the data are as many samples, but others,");
   if (from.seed != now.seed) warn("the seed is another");
   if (from.samples_per_step != now.samples_per_step) warn("the global batch is another");
 }
@@ -67,6 +126,35 @@ std::vector<SkippedSamples> skipped_besides(const std::vector<SkippedSamples>& a
   std::copy_if(all.begin(), all.end(), std::back_inserter(left),
                [&](const SkippedSamples& s) { return std::find(others.begin(), others.end(), s) == others.end(); });
   return left;
+}
+
+absl::Status agree_on_run(Communicator& communicator, const TrainOptions& options, const StepPrograms& programs,
+                          const Evaluator* evaluator) {
+  auto agree = [&](const char* what, const std::string& text) { return communicator.agree(what, as_byte_span(text)); };
+  const CheckpointOptions& c = options.checkpoint;
+  PARTITA_RETURN_IF_ERROR(
+      agree("the flags that decide what a step does (--steps, --every, --checkpoint, …)", deciding(options)));
+  PARTITA_RETURN_IF_ERROR(
+      agree("the data, their number, content or order", of_stream(options.data, programs.fingerprint())));
+  PARTITA_RETURN_IF_ERROR(
+      agree("the data of the evaluation",
+            evaluator == nullptr ? "" : of_stream(options.evaluate.data, evaluator->data().fingerprint())));
+  std::string weights;
+  for (const std::string& path : {c.init, c.init_optimizer})
+    if (!path.empty()) append(weights, weights_fingerprint(path), "; ");
+  return agree("the weights of --init", weights);
+}
+
+absl::Status check_classes(const StepPrograms& programs, const Evaluator& evaluator) {
+  const std::vector<std::string> trained = programs.classes(), judged = evaluator.data().classes();
+  if (trained.empty() || judged.empty() || trained == judged) return absl::OkStatus();
+  const auto differ = std::mismatch(trained.begin(), trained.end(), judged.begin(), judged.end());
+  const auto name = [](auto at, const auto& all) { return at == all.end() ? std::string("none") : quote(*at); };
+  return absl::InvalidArgumentError(cat(
+      "evaluate: the data have ", judged.size(), " classes and training's ", trained.size(), "; number ",
+      differ.first - trained.begin(), " is ", name(differ.second, judged), " there and ", name(differ.first, trained),
+      " in training: classes are numbered by the order of their names, so that labels would mean other ones; give "
+      "both folders the same classes"));
 }
 
 }  // namespace partita::runtime

@@ -1,11 +1,15 @@
-// What the training loop tells and finds out on the side.
+// What the training loop tells, finds out and makes sure of on the side.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/communicate/collective.h"
 #include "runtime/data/order/skipped_samples.h"
+#include "runtime/evaluator.h"
+#include "runtime/step_programs.h"
+#include "runtime/trainer.h"
 
 namespace partita::runtime {
 
@@ -31,5 +35,14 @@ void tell_rollback(const std::string& why, int64_t step, const SkippedSamples& s
 // Those of `all` that are not in `others`.
 std::vector<SkippedSamples> skipped_besides(const std::vector<SkippedSamples>& all,
                                             const std::vector<SkippedSamples>& others);
+
+// What every rank must have been given alike: from other data, flags or first weights on one host ranks would train,
+// each on its own, what nobody asked for. Collective. FailedPrecondition with the ranks that differ from the others,
+// and in what. `evaluator`: null without evaluation.
+absl::Status agree_on_run(Communicator& communicator, const TrainOptions& options, const StepPrograms& programs,
+                          const Evaluator* evaluator);
+
+// InvalidArgument where labels of the evaluation's data are numbers of other classes than those of training's.
+absl::Status check_classes(const StepPrograms& programs, const Evaluator& evaluator);
 
 }  // namespace partita::runtime

@@ -58,6 +58,7 @@ json body_of(const CheckpointManifest& m) {
                {"ranks", m.ranks},     {"data", m.data},
                {"metrics", m.metrics}, {"tensors", std::move(tensors)}};
   if (m.epoch_samples > 0) body["epoch_samples"] = m.epoch_samples;
+  if (!m.data_fingerprint.empty()) body["data_fingerprint"] = m.data_fingerprint;
   if (!m.losses.empty()) body["losses"] = m.losses;
   if (!skipped.empty()) body["skipped_samples"] = std::move(skipped);
   return body;
@@ -91,6 +92,7 @@ absl::StatusOr<CheckpointManifest> manifest_from(const json& j) {
   m.ranks = j.at("ranks").get<int64_t>();
   m.data = j.value("data", "");
   m.epoch_samples = j.value("epoch_samples", int64_t{0});
+  m.data_fingerprint = j.value("data_fingerprint", "");
   m.metrics = j.value("metrics", m.metrics);
   m.losses = j.value("losses", m.losses);
   for (const json& s : j.value("skipped_samples", json::array()))

@@ -47,6 +47,7 @@ struct CheckpointManifest {
   bool shared = true;                     // layout
   int64_t ranks = 1;                      // files of layout "boxes"
   int64_t epoch_samples = 0;              // of the data; 0: without end, or not known
+  std::string data_fingerprint;           // of its files (runtime/data/fingerprint.h); "": not known
   std::string data;                       // description of the data and their order; another one is warned of
   std::map<std::string, double> metrics;  // "loss", "evaluation_loss": as they were
   std::vector<double> losses;             // the newest, that a spike is measured against

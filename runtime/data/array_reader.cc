@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/data/fingerprint.h"
 #include "runtime/data/sample_reader.h"
 #include "runtime/files/npz.h"
 
@@ -31,6 +32,11 @@ class ArrayReader : public SampleReader {
   int64_t samples() const override { return has_lengths() ? std::ssize(chosen_) : samples_.value_or(kUnlimited); }
   std::string describe() const override { return description_; }
   std::string locate(int64_t sample) const override { return cat(description_, ": sample ", number_of(sample)); }
+  std::string fingerprint() const override {
+    std::string all;
+    for (const Column& c : columns_) append(all, fingerprint_of(c.array.bytes), "; ");
+    return all;
+  }
   bool has_lengths() const override { return length_.own > 0; }
   int64_t length_of(int64_t sample) const override {
     return has_lengths() ? lengths_[static_cast<size_t>(number_of(sample))] : -1;

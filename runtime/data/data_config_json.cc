@@ -195,6 +195,15 @@ absl::StatusOr<DataConfig> data_config_from_json(const json& j) {
   return c;
 }
 
+std::string settings_of(const DataConfig& config) {
+  json settings = to_json(config);
+  for (const char* of_host : {"path", "prefetch", "workers"}) settings.erase(of_host);
+  if (settings.contains("sources")) {
+    for (json& source : settings["sources"]) source.erase("path");
+  }
+  return settings.dump();
+}
+
 std::string describe_data(const DataConfig& c) {
   std::string text = cat(enum_name(c.kind), c.shuffle ? cat(" shuffled by ", c.seed) : "", " skip ", c.skip, " limit ",
                          c.limit, " sequence ", c.sequence);

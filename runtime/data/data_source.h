@@ -31,6 +31,9 @@ class DataSource {
   const std::vector<InputSpec>& inputs() const { return inputs_; }
   // What a run says of its data when it begins, a line each.
   std::vector<std::string> told() const { return reader_->told(); }
+  // SampleReader::fingerprint.
+  std::string fingerprint() const { return reader_->fingerprint(); }
+  std::vector<std::string> classes() const { return reader_->classes(); }
   // -1 when absent.
   int input_index(std::string_view name) const;
   int64_t global_batch() const { return global_batch_; }

@@ -12,6 +12,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/data/fingerprint.h"
 #include "runtime/data/sample_reader.h"
 #include "runtime/data/token_stream.h"
 #include "runtime/data/token_windows.h"
@@ -33,6 +34,8 @@ class DocumentReader : public SampleReader {
         config_(config),
         sequence_(sequence),
         longest_(config.length.own > 0 ? config.length.largest : sequence) {}
+
+  std::string fingerprint() const override { return fingerprint_of(stream_.tokens.bytes); }
 
   absl::Status prepare() {
     PARTITA_ASSIGN_OR_RETURN(to_i64_, find_conversion(stream_.tokens.dtype, DType::kI64));

@@ -95,6 +95,11 @@ class MixReader : public SampleReader {
     return turn.source.length_of(turn.sample);
   }
   std::string describe() const override { return description_; }
+  std::string fingerprint() const override {
+    std::string all;
+    for (const auto& s : sources_) append(all, s->fingerprint(), "; ");
+    return all;
+  }
   std::vector<std::string> told() const override {
     std::vector<std::string> all;
     for (const auto& s : sources_) {

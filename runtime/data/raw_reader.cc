@@ -9,6 +9,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/data/fingerprint.h"
 #include "runtime/data/sample_reader.h"
 
 namespace partita::runtime {
@@ -28,6 +29,7 @@ class RawReader : public SampleReader {
 
   int64_t samples() const override { return (file_.size() - header_) / record_; }
   std::string describe() const override { return cat("raw file ", quote(file_.path(), 1000)); }
+  std::string fingerprint() const override { return fingerprint_of(file_.bytes()); }
 
   absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const override {
     const int64_t first = run.first, count = run.count;

@@ -8,8 +8,10 @@
 #include "absl/strings/ascii.h"
 #include "base/box.h"
 #include "base/cat.h"
+#include "base/checksum.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/data/fingerprint.h"
 #include "runtime/data/records/image_transform.h"
 #include "runtime/data/records/record_store.h"
 #include "runtime/data/sample_reader.h"
@@ -63,6 +65,21 @@ class RecordReader : public SampleReader {
   void give_up() const override { store_->give_up(); }
   std::string describe() const override { return store_->describe(); }
   std::string locate(int64_t sample) const override { return store_->locate(sample); }
+
+  std::vector<std::string> classes() const override { return store_->classes(); }
+  // How many there are of each class, by its name.
+  std::string fingerprint() const override {
+    const std::vector<std::string> names = store_->classes();
+    std::string all = cat(store_->records(), " records");
+    if (names.empty() || store_->records() == kUnlimited) return all;
+    std::vector<int64_t> counts(names.size(), 0);
+    for (int64_t k = 0; k < store_->records(); ++k) {
+      if (const std::optional<int64_t> number = store_->folder_class(k)) ++counts[static_cast<size_t>(*number)];
+    }
+    std::string by_name;
+    for (size_t k = 0; k < names.size(); ++k) append(by_name, counts[k], " ", quote(names[k], 1000), "; ");
+    return cat(all, " ", fingerprint_of(as_byte_span(by_name)));
+  }
 
   std::vector<std::string> told() const override {
     std::vector<std::string> lines;

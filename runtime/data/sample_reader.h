@@ -38,6 +38,10 @@ class SampleReader {
   virtual std::string describe() const = 0;
   // Where a sample is: "'ids.bin': sample 3, tokens 192 to 255".
   virtual std::string locate(int64_t sample) const { return cat(describe(), ": sample ", sample); }
+  // A text that is alike where the samples are, wherever their files lie (runtime/data/fingerprint.h).
+  virtual std::string fingerprint() const { return cat(samples(), " samples"); }
+  // Names of the classes whose numbers are labels, by these numbers; empty where there are none.
+  virtual std::vector<std::string> classes() const { return {}; }
   // What a run says of them when it begins, a line each: what was guessed, and what became of them.
   virtual std::vector<std::string> told() const { return {}; }
   // Whether samples have lengths of their own: then all that is not theirs is padding.

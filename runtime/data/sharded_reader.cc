@@ -3,8 +3,10 @@
 
 #include "base/box.h"
 #include "base/cat.h"
+#include "base/checksum.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/data/fingerprint.h"
 #include "runtime/data/shards/open_shards.h"
 #include "runtime/data/token_windows.h"
 
@@ -31,6 +33,14 @@ class ShardedReader : public SampleReader {
   std::string locate(int64_t sample) const override {
     const auto place = shards_.find(sample);
     return place.ok() ? place->part->locate(place->sample) : cat(describe(), ": sample ", sample);
+  }
+  // More may come between one rank's look and another's.
+  std::string fingerprint() const override {
+    const ShardIndex index = shards_.store().index();
+    if (!index.complete) return "shards, and more to come";
+    std::string all;
+    for (const Shard& s : index.shards) append(all, s.sha256, " ");
+    return fingerprint_of(as_byte_span(all));
   }
   std::vector<std::string> told() const override {
     const ShardIndex index = shards_.store().index();

@@ -8,6 +8,7 @@
 #include "base/cat.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/data/fingerprint.h"
 #include "runtime/data/sample_reader.h"
 #include "runtime/data/token_stream.h"
 #include "runtime/data/token_windows.h"
@@ -38,6 +39,7 @@ class TokenReader : public SampleReader {
     return cat(description_, ": sample ", sample, ", tokens ", sample * sequence_, " to ",
                (sample + 1) * sequence_ - 1);
   }
+  std::string fingerprint() const override { return fingerprint_of(tokens_.bytes); }
   std::vector<std::string> told() const override { return {told_}; }
 
   absl::Status add(const InputSpec& spec, ColumnRole role, bool shift) {
