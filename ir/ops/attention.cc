@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/cat.h"
+#include "base/math/masked_score.h"
 #include "base/status.h"
 #include "ir/graph/builder.h"
 #include "ir/ops/wide.h"
@@ -78,6 +79,7 @@ void AttentionRow::scores(int64_t b, int64_t h, int64_t i, std::vector<double>& 
       int64_t at = ((along(0, b) * m[1] + along(1, h)) * m[2] + along(2, i)) * m[3] + along(3, j);
       if (is_float(mask_->type.dtype)) {
         score += mask_->f[at];
+        if (score > -kInfinity) score = std::max(score, kLeastMaskedScore);
       } else if (!mask_->i[at]) {
         score = -kInfinity;
       }
@@ -155,6 +157,13 @@ struct Math {
     return b.select(b.emit("eq", {x, b.scalar(b.dtype(x), -kInfinity)}), b.scalar(b.dtype(x), 0), x);
   }
 
+  // No lower than kLeastMaskedScore, unless hidden; nothing to do where no mask is added.
+  ValueId lifted(ValueId x, ValueId mask) {
+    if (mask == kNoValue || b.dtype(mask) == DType::kBool) return x;
+    const ValueId hidden = b.emit("eq", {x, b.scalar(b.dtype(x), -kInfinity)});
+    return b.select(hidden, x, b.emit("max", {x, b.scalar(b.dtype(x), kLeastMaskedScore)}));
+  }
+
   // [b,h,s,t], -inf where hidden. q is scaled rather than the scores: they overflow f16 less easily, and q is the
   // smaller.
   ValueId scores(ValueId q, ValueId k, ValueId mask) {
@@ -186,7 +195,8 @@ std::vector<ValueId> attention_expand(const OpUse& use) {
   ValueId none = b.emit("eq", {sum, b.scalar(b.dtype(x), 0)});
   ValueId p = b.div(e, b.select(none, b.scalar(b.dtype(x), 1), sum));
   ValueId out = m.unfold(b.matmul(m.fold(b.cast(p, b.dtype(q))), v));
-  ValueId lse = b.cast(b.add(max, b.emit("log", {sum})), DType::kF32);
+  // Only what is kept of the scores is lifted: their gradient is that of the sum.
+  ValueId lse = b.cast(b.add(m.lifted(max, mask), b.emit("log", {sum})), DType::kF32);
   return {out, b.reshape(lse, {m.z.b, m.z.h, m.z.s})};
 }
 
@@ -228,7 +238,7 @@ Attrs without_causality(const Attrs& attrs) {
 std::vector<ValueId> attention_gradient_math(Builder& b, const Attrs& attrs, ValueId q, ValueId k, ValueId v,
                                              ValueId mask, ValueId out, ValueId lse, ValueId g, ValueId g_lse) {
   Math m(b, attrs, q, k, v);
-  ValueId x = m.scores(q, k, mask);
+  ValueId x = m.lifted(m.scores(q, k, mask), mask);
   DType wide = b.dtype(x), narrow = b.dtype(q);
   ValueId p = b.emit("exp", {b.sub(x, m.per_row(b.cast(m.finite(lse), wide)))}), slope = kNoValue;
   ValueId dv = b.full(narrow, b.shape(v), 0);
@@ -250,10 +260,10 @@ std::vector<ValueId> attention_gradient_math(Builder& b, const Attrs& attrs, Val
   return {dq, dk, dv, dmask};
 }
 
-// softmax(scale q k^T + mask) v. mask: bool (true = attend) or float (added). causal = 1: query i attends keys j <= i +
-// (t - s). A row without any key gives 0 and lse = -inf. Outputs: out [b,h,s,e], and in f32 lse [b,h,s] =
-// log(sum(exp(scores))). 2 b h s t (d + e) operations. kernel: whose on a GPU, "cudnn" or "own"; it changes no more
-// than rounding.
+// softmax(scale q k^T + mask) v. mask: bool (true = attend) or float (added; a sum below kLeastMaskedScore counts as
+// that). causal = 1: query i attends keys j <= i + (t - s). A row without any key gives 0 and lse = -inf. Outputs: out
+// [b,h,s,e], and in f32 lse [b,h,s] = log(sum(exp(scores))). 2 b h s t (d + e) operations. kernel: whose on a GPU,
+// "cudnn" or "own"; it changes no more than rounding.
 extern const OpDef kAttention = {
     .name = "attention",
     .min_inputs = 3,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/math/masked_score.h"
 #include "runtime/kernels/compute_operand.h"
 #include "runtime/kernels/kernel_request.h"
 #include "runtime/kernels/tile_ops.h"
@@ -64,6 +65,7 @@ template <typename T>
 T mask_tile(const AttentionShape& shape, const std::byte* mask, int64_t i0, int64_t rows, int64_t j0, int64_t columns,
             T* tile, int64_t row) {
   constexpr T kNever = -std::numeric_limits<T>::infinity();
+  constexpr T kLeast = static_cast<T>(kLeastMaskedScore);
   T factor = static_cast<T>(shape.scale);
   const int64_t along_s = shape.mask_stride[2], along_t = shape.mask_stride[3];
   const bool adds = mask != nullptr && shape.mask != DType::kBool;
@@ -79,7 +81,10 @@ T mask_tile(const AttentionShape& shape, const std::byte* mask, int64_t i0, int6
   } else if (adds) {
     for (int64_t i = 0; i < rows; ++i) {
       const T* m = reinterpret_cast<const T*>(mask) + (i0 + i) * along_s + j0 * along_t;
-      for (int64_t j = 0; j < columns; ++j) tile[i * row + j] = tile[i * row + j] * factor + m[j * along_t];
+      for (int64_t j = 0; j < columns; ++j) {
+        const T score = tile[i * row + j] * factor + m[j * along_t];
+        tile[i * row + j] = score < kLeast && score > kNever ? kLeast : score;
+      }
     }
     factor = 1;
   }

@@ -1,6 +1,7 @@
 // Scores of attention as its kernels share them: scaled, masked.
 #pragma once
 
+#include "base/math/masked_score.h"
 #include "runtime/cuda/kernels/device.h"
 #include "runtime/cuda/kernels/element.h"
 
@@ -17,6 +18,13 @@ __device__ inline int64_t mask_of_head(const ScoresDevice& z, int64_t head) {
   return head / z.heads * z.mask_stride[0] + head % z.heads * z.mask_stride[1];
 }
 
+// With a mask that is added (base/math/masked_score.h).
+template <typename T>
+__device__ T added(T score, T mask) {
+  const T x = score + mask, least = static_cast<T>(partita::kLeastMaskedScore);
+  return x < least && x > -infinity<T>() ? least : x;
+}
+
 // Calls `use` with how a mask of this kind changes a scaled score: (score, element of the mask) -> score. Where the
 // mask says no, it is minus infinity, whatever it was.
 template <typename T, typename F>
@@ -25,15 +33,16 @@ __device__ void with_mask(const ScoresDevice& z, const void* mask, F use) {
     case kBoolMask:
       return use([m = static_cast<const uint8_t*>(mask)](T x, int64_t at) { return m[at] != 0 ? x : -infinity<T>(); });
     case kF32Mask:
-      return use([m = static_cast<const float*>(mask)](T x, int64_t at) { return x + static_cast<T>(m[at]); });
+      return use([m = static_cast<const float*>(mask)](T x, int64_t at) { return added(x, static_cast<T>(m[at])); });
     case kF64Mask:
-      return use([m = static_cast<const double*>(mask)](T x, int64_t at) { return x + static_cast<T>(m[at]); });
+      return use([m = static_cast<const double*>(mask)](T x, int64_t at) { return added(x, static_cast<T>(m[at])); });
     case kBf16Mask:
-      return use(
-          [m = static_cast<const DeviceBf16*>(mask)](T x, int64_t at) { return x + static_cast<T>(wide(m[at])); });
+      return use([m = static_cast<const DeviceBf16*>(mask)](T x, int64_t at) {
+        return added(x, static_cast<T>(wide(m[at])));
+      });
     case kF16Mask:
       return use(
-          [m = static_cast<const DeviceF16*>(mask)](T x, int64_t at) { return x + static_cast<T>(wide(m[at])); });
+          [m = static_cast<const DeviceF16*>(mask)](T x, int64_t at) { return added(x, static_cast<T>(wide(m[at]))); });
     default:
       return use([](T x, int64_t) { return x; });
   }

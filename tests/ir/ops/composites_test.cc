@@ -338,10 +338,12 @@ std::vector<AttentionCase> attention_cases() {
   for (int j = 0; j < 5; ++j) rows.i[j] = 0, rows.i[20 + j] = j == 2;  // a row without keys; a row with one
   Tensor bias = random({1, 4, 1, 5}, 9);
   bias.f[3] = -kInfinity;
+  Tensor padding = bias;  // as exporters hide keys, all of them of some queries
+  std::fill(padding.f.begin(), padding.f.begin() + static_cast<std::ptrdiff_t>(padding.f.size() / 2), -3.4e38);
   return {{"Plain", 4, 3, 5, false, {}},    {"Grouped", 2, 3, 5, false, {}},
           {"OneHead", 1, 3, 5, true, {}},   {"CausalMoreQueries", 2, 6, 5, true, {}},
           {"Masked", 2, 3, 5, false, rows}, {"MaskedCausal", 2, 3, 5, true, rows},
-          {"Bias", 2, 3, 5, false, bias}};
+          {"Bias", 2, 3, 5, false, bias},   {"Padding", 2, 3, 5, false, padding}};
 }
 
 TEST(Attention, ExpansionEqualsReference) {

@@ -159,6 +159,27 @@ TEST(Attention, ForwardAndGradients_EqualLoops) {
   }
 }
 
+// A mask of the type's lowest number, of a padded query: its keys count alike, in the gradients, too.
+TEST(Attention, RowsOfWhichEveryKeyIsPadding) {
+  constexpr int64_t kKeys = 100;
+  const Case c{1, 1, 1, 2, kKeys, 4, 4, false, DType::kF32, {1, 1, 2, kKeys}};
+  const std::vector<TestTensor> qkv = {random_tensor(DType::kF32, {1, 1, 2, 4}, 1),
+                                       random_tensor(DType::kF32, {1, 1, kKeys, 4}, 2),
+                                       random_tensor(DType::kF32, {1, 1, kKeys, 4}, 3)};
+  TestTensor g = random_tensor(DType::kF32, {1, 1, 2, 4}, 4), mask = make_mask(c);
+  std::fill(mask.values.begin(), mask.values.begin() + kKeys, std::numeric_limits<float>::lowest());
+  std::fill(g.values.begin() + 4, g.values.end(), 0.0);  // the first row alone
+  const Results r = run(c, DType::kF32, DType::kF32, qkv, mask, g, 2);
+  for (size_t e = 0; e < 4; ++e) {
+    double mean = 0;
+    for (size_t j = 0; j < kKeys; ++j) {
+      mean += qkv[2].values[j * 4 + e] / kKeys;
+      EXPECT_NEAR(r.backward[2].values[j * 4 + e], g.values[e] / kKeys, 1e-3 / kKeys) << j;
+    }
+    EXPECT_NEAR(r.forward[0].values[e], mean, 1e-5);
+  }
+}
+
 TEST(Attention, LseInF32_ServesF64) {
   const Case c{1, 2, 2, 20, 30, 8, 8, true};
   const std::vector<TestTensor> qkv = {random_tensor(DType::kF64, {1, 2, 20, 8}, 1),
