@@ -173,3 +173,31 @@ def test_a_size_that_the_module_fixes_is_not_open(layer):
     example = (torch.randn(4, 3), torch.randn(4, 2))
     with pytest.raises(partita.PartitaError, match=r"dynamic: the module does not leave these sizes open: .*batch.*; a Python number"):
         partita.export(layer, example, by_place, dynamic={"input": {0: "batch"}, "target": {0: "batch"}})
+
+
+class Attentions(nn.Module):
+    """All forms of attention whose dropout lies within torch's operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0, batch_first=True)
+        self.layer.self_attn.dropout = 0.3
+
+    def forward(self, x):
+        q = self.layer(x).unflatten(2, (4, 4)).transpose(1, 2)
+        half, below = q[:, :2], torch.ones(6, 6).tril()
+        by_bool = F.scaled_dot_product_attention(q, q, q, below.bool(), 0.4)
+        by_number = F.scaled_dot_product_attention(q, q, q, (below - 1) * 100, dropout_p=0.4, scale=0.3)
+        grouped = F.scaled_dot_product_attention(q, half, half, dropout_p=0.4, is_causal=True, enable_gqa=True)
+        return torch.stack([by_bool, by_number, grouped])
+
+
+def test_dropout_within_attention_is_exported():
+    torch.manual_seed(0)
+    module, x = Attentions(), torch.randn(4, 6, 16)
+    program = partita.compile(partita.export(module, (x, x[:, 0, 0]), lambda o, t: o.pow(2).mean()), partita.Recipe(optimizer={"kind": "sgd", "lr": 0.0}))
+    assert not program.warnings
+    with torch.no_grad(), program.session(threads=1) as session:
+        theirs, ours = (torch.tensor(v) for v in ([float(module(x).pow(2).mean()) for _ in range(300)], [session.step((x, x[:, 0, 0])) for _ in range(300)]))
+    assert abs(theirs.mean() - ours.mean()) < 4 * theirs.std() * (2 / 300) ** 0.5
+    assert 0.75 < ours.std() / theirs.std() < 1.33

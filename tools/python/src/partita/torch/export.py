@@ -19,7 +19,7 @@ from ..errors import PartitaError
 from ..folders import TemporaryFolder
 from ..recipe import Recipe
 from .buffers import refuse_written_buffers
-from .graph_names import divide_complex_weights, mark_batch_norms, mark_detached, name_weights
+from .graph_names import divide_complex_weights, mark_batch_norms, mark_detached, mark_dropouts, name_weights
 from .rewrites import capturable_experts, rewritten, translations
 from .where import CallStack, place_of_node
 
@@ -94,6 +94,7 @@ def export(
         onnx = _translated(graph, names)
         trained, unused = name_weights(onnx.model, module, set(names))
         mark_detached(onnx.model)
+        mark_dropouts(onnx.model)
         divide_complex_weights(onnx.model)
         variances = mark_batch_norms(onnx.model, module, values[0].shape[0] if values[0].ndim else 1)
         onnx.save(str(folder / "model.onnx"), external_data=True)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import PartitaError
 
-__all__ = ["divide_complex_weights", "mark_batch_norms", "mark_detached", "name_weights"]
+__all__ = ["divide_complex_weights", "mark_batch_norms", "mark_detached", "mark_dropouts", "name_weights"]
 
 _PREFIX = "module."  # of the module within the step that is exported
 
@@ -97,6 +97,19 @@ def mark_detached(model: Any) -> None:
         if node.op_type == "Identity" and "aten.detach" in node.metadata_props.get("pkg.torch.onnx.fx_node", ""):
             node.domain, node.op_type = "partita", "StopGradient"
             model.opset_imports["partita"] = 1
+
+
+def mark_dropouts(model: Any) -> None:
+    """Has the dropout within scaled_dot_product_attention be one that trains: the exporter leaves out the input that says so, which means
+    inference. That of modules has it, and those in eval() have none."""
+    from onnxscript import ir
+
+    for node in [n for n in model.graph if n.op_type == "Dropout" and len(n.inputs) == 2]:
+        training = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(True))], name=f"{node.name}_training")
+        training.outputs[0].name = f"{node.outputs[0].name}_training"
+        model.graph.insert_before(node, training)
+        node.resize_inputs(3)
+        node.replace_input_with(2, training.outputs[0])
 
 
 def _batches(norm: nn.Module) -> int:
