@@ -1,5 +1,6 @@
 """What is said of modules whose export may not be what they are."""
 
+import copy
 import warnings
 
 import pytest
@@ -10,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (tools/pytho
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from beside_torch import first  # noqa: E402
+from beside_torch import first, largest_difference  # noqa: E402
 
 LOSSES = {
     "sum": lambda o, t: F.mse_loss(o, t, reduction="sum"),
@@ -201,3 +202,34 @@ def test_dropout_within_attention_is_exported():
         theirs, ours = (torch.tensor(v) for v in ([float(module(x).pow(2).mean()) for _ in range(300)], [session.step((x, x[:, 0, 0])) for _ in range(300)]))
     assert abs(theirs.mean() - ours.mean()) < 4 * theirs.std() * (2 / 300) ** 0.5
     assert 0.75 < ours.std() / theirs.std() < 1.33
+
+
+class BesideAReference(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.policy, self.reference, self.route = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x):
+        with torch.no_grad():
+            reference = self.reference(x)
+        return self.policy(x) - reference + self.route(x).detach()
+
+
+def test_what_torch_has_no_gradient_of_does_not_decay():
+    torch.manual_seed(0)
+    module, x, y = BesideAReference(), torch.randn(4, 3), torch.randn(4, 2)
+    trained, idle = copy.deepcopy(module), "reference.weight, reference.bias, route.weight, route.bias: "
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.5)
+    with pytest.warns(UserWarning, match=idle + "trainable, and no gradient of the loss reaches it"):
+        assert partita.export(module, (x, y), F.mse_loss, check=False).recipe.keys["trainable"] == ["policy.weight", "policy.bias"]
+    with pytest.warns(UserWarning, match=idle):
+        program = partita.compile(partita.export(module, (x, y), F.mse_loss), partita.Recipe.from_torch(optimizer))
+    with program.session(threads=1) as session:
+        for _ in range(2):
+            session.step((x, y))
+            optimizer.zero_grad()
+            F.mse_loss(module(x), y).backward()
+            optimizer.step()
+    with pytest.warns(UserWarning, match=idle + "frozen, or no gradient reaches it"):
+        program.load_into(trained)
+    assert largest_difference(module, trained) < 1e-6

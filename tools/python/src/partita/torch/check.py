@@ -34,20 +34,23 @@ ROUNDINGS = 8  # of a module in 16 bits, which either side rounds at other place
 _DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout, torch.feature_dropout}
 
 
-def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]) -> None:
+def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]) -> list[str]:
     """Raises PartitaError with code 4 where the serial program of the exported file differs on the batch from torch's
-    autograd, dropout off on both sides. Warns of what it cannot compare: other random numbers, backwards that are torch's alone."""
+    autograd, dropout off on both sides. Warns of what it cannot compare: other random numbers, backwards that are torch's alone.
+    Returns which of the trained parameters torch has no gradient of: its optimizers pass them over."""
     dropout = _NoDropout()
     with _torch_loss(step, values, dropout) as computed:
         _warn_of_backwards(step, computed, dropout.hooked)
         loss, gradients = float(computed.detach()), _gradients(step, computed)
+    idle = [name for name in exported.trained if name not in gradients]
     if drawn := _random_nodes(exported.path):
         warnings.warn(f"{drawn[0]} draws random numbers, anew in each step: loss and gradients are not compared with torch's", stacklevel=3)
-        return
+        return idle
     rounding = _rounding(step, values)
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
         source = without_dropout(exported.path, Path(folder))
-        recipe = Recipe(**{**exported.recipe.keys, "optimizer": {"kind": "sgd", "lr": 0}})
+        trained = [name for name in exported.trained if name in gradients]
+        recipe = Recipe(**{**exported.recipe.keys, "trainable": trained, "optimizer": {"kind": "sgd", "lr": 0}})
         program = compile(source, recipe, path=Path(folder) / "program", keep_gradients=True)
         data = {name: as_array(value) for name, value in zip(exported.inputs, values)}
         found = program.train(data, 1, progress=False, save_gradients=Path(folder) / "gradients.safetensors")[0].loss
@@ -61,6 +64,7 @@ def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]
         difference = float((ours[name].double() - gradient.double()).norm())
         if not difference <= max(GRADIENT_TOLERANCE, ROUNDINGS * rounding) * float(gradient.double().norm()) + NOISE * norm:
             raise PartitaError(f"{name}: its gradient differs from torch's by {difference:.3g}, of a norm of {float(gradient.norm()):.3g}", 4)
+    return idle
 
 
 def _rounding(step: nn.Module, values: list[torch.Tensor]) -> float:

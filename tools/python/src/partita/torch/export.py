@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Union
 
@@ -19,7 +19,7 @@ from ..errors import PartitaError
 from ..folders import TemporaryFolder
 from ..recipe import Recipe
 from .buffers import refuse_written_buffers
-from .graph_names import divide_complex_weights, mark_batch_norms, mark_detached, mark_dropouts, name_weights
+from .graph_names import divide_complex_weights, mark_batch_norms, mark_detached, mark_dropouts, name_weights, without_gradient
 from .rewrites import capturable_experts, rewritten, translations
 from .where import CallStack, place_of_node
 
@@ -117,10 +117,14 @@ def export(
 
         exported = Exported(folder / "model.onnx", Recipe(**keys), tuple(names), {"unused": unused, "variances": variances, "trained": trained}, owner,
                             {name: weakref.ref(parameters[name]) for name in trained}, checked if check and not dynamic else lambda: None)  # fmt: skip
+        idle = without_gradient(onnx.model, trained)
         if check:
             from .check import check_export
 
-            check_export(exported, step, values)
+            idle = check_export(exported, step, values)
+    if idle:
+        warnings.warn(f"{', '.join(idle)}: trainable, and no gradient of the loss reaches it: it is not trained", stacklevel=2)
+        exported = replace(exported, recipe=exported.recipe.replaced(trainable=[name for name in trained if name not in idle]))
     return exported
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 from ..errors import PartitaError
 
-__all__ = ["divide_complex_weights", "mark_batch_norms", "mark_detached", "mark_dropouts", "name_weights"]
+__all__ = ["divide_complex_weights", "mark_batch_norms", "mark_detached", "mark_dropouts", "name_weights", "without_gradient"]
 
 _PREFIX = "module."  # of the module within the step that is exported
 
@@ -110,6 +111,20 @@ def mark_dropouts(model: Any) -> None:
         model.graph.insert_before(node, training)
         node.resize_inputs(3)
         node.replace_input_with(2, training.outputs[0])
+
+
+def without_gradient(model: Any, names: Sequence[str]) -> list[str]:
+    """Of initializers by name, those that the loss depends on through detach() alone: torch's gradient of them is None, and its optimizers
+    pass them over, where one of zeros would have them decay."""
+    ahead, seen = [value.producer() for value in model.graph.outputs], set[Any]()
+    reached = set[str]()
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in seen and node.op_type != "StopGradient":
+            seen.add(node)
+            reached.update(value.name for value in node.inputs if value is not None)
+            ahead += [value.producer() for value in node.inputs if value is not None]
+    return [name for name in names if name not in reached]
 
 
 def _batches(norm: nn.Module) -> int:
