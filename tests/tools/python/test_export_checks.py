@@ -233,3 +233,23 @@ def test_what_torch_has_no_gradient_of_does_not_decay():
     with pytest.warns(UserWarning, match=idle + "frozen, or no gradient reaches it"):
         program.load_into(trained)
     assert largest_difference(module, trained) < 1e-6
+
+
+class Prototypes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(2))
+
+    def forward(self, outputs, target):
+        return F.mse_loss(outputs @ self.weight, target)
+
+
+def test_parameters_of_a_loss_are_refused_or_told(layer):
+    loss, x, y = Prototypes(), torch.randn(4, 3), torch.randn(4, 2)
+    with pytest.raises(partita.PartitaError, match="loss: its 'weight' is a trainable parameter.*Make the loss a part of the module"):
+        partita.export(layer, (x, y), loss)
+    with pytest.warns(UserWarning, match=r"a tensor of shape \(2, 2\) that is no parameter of the module requires a gradient: it is not trained"):
+        partita.export(layer, (x, y), lambda o, t: loss(o, t))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        partita.export(layer, (x, y), loss.requires_grad_(False))

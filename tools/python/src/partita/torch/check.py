@@ -86,6 +86,10 @@ def _warn_of_backwards(step: nn.Module, loss: torch.Tensor, tensor_hooks: bool) 
         if node is not None and node not in seen:
             seen.add(node)
             left += [below for below, _ in node.next_functions]
+    ours = {id(p) for p in step.parameters()}
+    others = [tuple(leaf.shape) for leaf in (getattr(node, "variable", None) for node in seen) if leaf is not None and id(leaf) not in ours]
+    if others:
+        warnings.warn(f"a tensor of shape {others[0]} that is no parameter of the module requires a gradient: it is not trained", stacklevel=4)
     own = sorted({type(node).__name__.removesuffix("Backward") for node in seen if isinstance(node, BackwardCFunction)})
     if own:
         warnings.warn(f"{own[0]}: a torch.autograd.Function is exported by its forward, with the gradient of that; the backward that it "

@@ -72,7 +72,7 @@ def export(
     `example`: a batch; its first dimensions count samples. A mapping: what forward has parameters for goes there by
     name, and `loss(outputs, batch)` sees all of it. A tuple: the last element is the target, those before are forward's
     arguments, and `loss(outputs, target)` is called, as torch.nn.functional's losses are.
-    `loss`: that function, of any torch code, with a scalar result; or "output": the module returns its loss (a scalar,
+    `loss`: that function, of any torch code, with a scalar result and no parameters of its own to train; or "output": the module returns its loss (a scalar,
     or `.loss`, ["loss"] or the first element of what it returns), and all of the example goes to forward.
     `path`: a folder; by default a temporary one, gone with what is returned.
     `dynamic`: sizes to leave open, by input and dimension: {"x": {0: "batch", 1: "length"}}. The recipe's `batch.global`
@@ -83,6 +83,7 @@ def export(
     cannot be exported is a PartitaError with the module's path and the Python line.
     """
     names, values = _named(module, example, loss)
+    _refuse_parameters_of(loss, module)
     step = _Step(module, names, loss, isinstance(example, Mapping))
     owner = TemporaryFolder() if path is None else None
     folder = owner.path if owner is not None else Path(path or "")
@@ -161,6 +162,15 @@ class _Training:
     def __exit__(self, *_: object) -> None:
         for m, mode in self._modes.items():
             m.training = mode
+
+
+def _refuse_parameters_of(loss: Loss, module: nn.Module) -> None:
+    """PartitaError where the loss is a module with parameters that would be trained: all that is trained here is the module's."""
+    ours = {id(p) for p in module.parameters()}
+    own = [name for name, p in loss.named_parameters() if p.requires_grad and id(p) not in ours] if isinstance(loss, nn.Module) else []
+    if own:
+        raise PartitaError(f"loss: its {own[0]!r} is a trainable parameter, and what is trained are the module's. Make the loss a part of the module (a forward "
+                           'that returns the loss, exported with loss="output"), or say requires_grad_(False) of it where it is not trained')  # fmt: skip
 
 
 def _parameters(module: nn.Module, batch: Mapping[str, Any]) -> set[str]:
