@@ -140,6 +140,25 @@ def test_sgd_goes_on_with_its_momentum_and_schedule(momentum):
     assert largest_difference(net, trained) < 1e-6
 
 
+def test_a_scheduler_that_has_taken_steps_goes_on_with_the_optimizers_states(mlp, points):
+    net = nn.Linear(16, 4)
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    scheduler = schedulers.ExponentialLR(optimizer, 0.5)
+    for _ in range(2):
+        net(torch.ones(16)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+    keys = {"loss": {"kind": "cross_entropy"}, "batch": {"global": 8}}
+    program = partita.compile(mlp, partita.Recipe.from_torch(optimizer, scheduler, **keys))
+    with pytest.raises(partita.PartitaError, match="scheduler: it had taken 2 steps when the recipe was made, and this program has taken none"):
+        program.train(points, 1)
+    assert partita.Recipe.from_torch(optimizer, **keys).keys["optimizer"]["lr"] == 0.025
+    optimizer.param_groups[0]["lr"] = 0.1
+    other = partita.compile(mlp, partita.Recipe.from_torch(optimizer, schedulers.StepLR(optimizer, 9), **keys))
+    with pytest.warns(UserWarning, match="the optimizer has taken 2 steps and the scheduler 0"):
+        other.optimizer_state_from(optimizer, net)
+
+
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_muon_beside_adamw_is_torchs(images, monkeypatch):
     monkeypatch.setattr(importlib.import_module("torch.optim._muon"), "torch", _WithoutBfloat16())
@@ -316,6 +335,7 @@ def _share(points, step):
         (lambda o: schedulers.CosineAnnealingLR(o, 40, 0.01), 300),  # goes up again
         (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 20, 2, 0.001), 300),
         (lambda o: schedulers.CyclicLR(o, 0.01, 0.1, 10, 20, cycle_momentum=False), 22),
+        (lambda o: _warm(o, schedulers.LinearLR(o, 0.5, 1, 4)), 10),  # a warm-up of its own
         (lambda o: schedulers.SequentialLR(o, [schedulers.LinearLR(o, 0.1, 1, 9), schedulers.ConstantLR(o, 1), schedulers.ExponentialLR(o, 0.99)], [9, 200]), 130),
     ],
 )
@@ -349,6 +369,20 @@ def test_what_cannot_be_lines_is_refused():
     refused("LambdaLR has a rate of -0.1 at step 1", lambda o: schedulers.LambdaLR(o, lambda t: 1 - 2 * t))
 
 
+def test_rates_that_were_changed_by_hand():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    schedulers.LinearLR(optimizer, 0.5)  # leaves a warm-up's rate
+    assert partita.Recipe.from_torch(optimizer).keys["optimizer"]["lr"] == 0.05
+    assert partita.Recipe.from_torch(optimizer, schedule={"kind": "constant"}).keys["optimizer"]["lr"] == 0.1
+    scheduler = schedulers.ExponentialLR(optimizer, 0.9)
+    with pytest.raises(partita.PartitaError, match="ExponentialLR left a rate of 0.1, and the optimizer has 0.05; set lr before"):
+        partita.Recipe.from_torch(optimizer, scheduler)
+    assert partita.Recipe.from_torch(optimizer, scheduler, steps=2).keys["schedule"]["points"] == [[0, 0.5], [1, pytest.approx(0.45)]]
+    optimizer.param_groups[0]["lr"], scheduler.base_lrs = 0.1, [0.2]
+    with pytest.raises(partita.PartitaError, match="ExponentialLR begins with a rate of 0.2, and the optimizer has 0.1"):
+        partita.Recipe.from_torch(optimizer, scheduler)
+
+
 def test_other_schedulers_are_refused():
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
     with pytest.raises(partita.PartitaError, match="LambdaLR has no counterpart.*say steps=N"):
@@ -356,6 +390,10 @@ def test_other_schedulers_are_refused():
     with pytest.raises(partita.PartitaError, match="a warm-up has to reach the rate where the decay begins"):
         parts = [schedulers.LinearLR(optimizer, 0.1, 1, 5), schedulers.CosineAnnealingLR(optimizer, 4)]
         partita.Recipe.from_torch(optimizer, schedulers.SequentialLR(optimizer, parts, [3]))
+    parts = [schedulers.LinearLR(optimizer, 0.1, 1, 3), schedulers.LinearLR(optimizer, 0.5, 1, 4)]
+    with pytest.raises(partita.PartitaError, match="LinearLR has a warm-up of its own behind a LinearLR.*say steps=N"):
+        partita.Recipe.from_torch(optimizer, schedulers.SequentialLR(optimizer, parts, [3]))
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
     optimization = pytest.importorskip("transformers.optimization")
     with pytest.raises(partita.PartitaError, match="scheduler: cosine_with_restarts with {'num_cycles': 2} has no counterpart"):
         partita.Recipe.from_torch(optimizer, optimization.get_cosine_with_hard_restarts_schedule_with_warmup(optimizer, 0, 6, num_cycles=2))

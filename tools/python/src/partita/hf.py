@@ -181,7 +181,8 @@ class Trainer(transformers.Trainer):
             group.setdefault("param_names", [names[id(p)] for p in group["params"]])
         scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         autocast = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
-        keys = recipe_keys(optimizer, None if "schedule" in self._said else scheduler, args.max_grad_norm or None, autocast, steps=self.state.max_steps)
+        said = "schedule" in self._said
+        keys = recipe_keys(optimizer, None if said else scheduler, args.max_grad_norm or None, autocast, steps=self.state.max_steps, scheduled=said)
         if args.activation_checkpointing or args.gradient_checkpointing:
             keys["recompute"] = "full"
         if args.tf32 and autocast is None:

@@ -67,7 +67,9 @@ def compile(
         if left := asked.left_out(model.trained):
             said = said.replaced(frozen=[*said.keys.get("frozen", []), *left])
         model.check_batch(said)
-        (folder / "module.json").write_text(json.dumps({**model.facts, "steps_taken": asked.steps_taken}), encoding="utf-8")
+        (folder / "module.json").write_text(json.dumps(model.facts), encoding="utf-8")
+    if recipe is not None and recipe.steps_taken is not None:
+        (folder / "scheduler.json").write_text(json.dumps({"steps_taken": recipe.steps_taken}), encoding="utf-8")
     (folder / "train.yaml").write_text(said.text(), encoding="utf-8")
     layout: list[str | Path] = [f"--pin={key}={_yaml(value)}" for key, value in (pin or {}).items()]
     others = ["--also", ",".join(str(a) for a in also)] if also else []
@@ -229,9 +231,7 @@ class Program:
 
         if self.steps_taken:
             raise PartitaError("this program has been trained already; optimizer states are taken up before the first step")
-        about = self.folder / "module.json"  # not of a program of an ONNX file
-        steps = json.loads(about.read_text(encoding="utf-8"))["steps_taken"] if about.is_file() else 0
-        save_optimizer_states(optimizer, module, self.folder / "optimizer.safetensors", int(steps))
+        save_optimizer_states(optimizer, module, self.folder / "optimizer.safetensors", self._scheduler_steps)
 
     @property
     def _checkpoints(self) -> Path:
@@ -250,7 +250,18 @@ class Program:
 
     def _initial_optimizer(self) -> list[str | Path]:
         states = self.folder / "optimizer.safetensors"
-        return ["--init-optimizer", states] if states.is_file() else []
+        if states.is_file():
+            return ["--init-optimizer", states]
+        if self._scheduler_steps:
+            raise PartitaError(f"scheduler: it had taken {self._scheduler_steps} steps when the recipe was made, and this program has taken none: go on with "
+                               "optimizer_state_from(optimizer, module), or make the recipe before the first step")  # fmt: skip
+        return []
+
+    @property
+    def _scheduler_steps(self) -> int | None:
+        """Of the scheduler that the recipe was made of; None where there was none."""
+        about = self.folder / "scheduler.json"
+        return int(json.loads(about.read_text(encoding="utf-8"))["steps_taken"]) if about.is_file() else None
 
     def _data_file(self, data: Mapping[str, Any] | str | Path) -> str | Path:
         if isinstance(data, (str, Path)):

@@ -54,24 +54,24 @@ class Recipe:
         from .torch.optimizers import recipe_keys
         from .torch.sampled_schedules import steps_taken
 
-        recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast, module, steps), **keys)
+        recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast, module, steps, "schedule" in keys), **keys)
         said: Any = optimizer
         optimizers: list[Any] = [said] if hasattr(said, "param_groups") else list(said)
         groups = [group for o in optimizers for group in o.param_groups]
         recipe._optimized = [weakref.ref(p) for group in groups for p in group["params"]]
         named = module.named_parameters() if module is not None else [pair for g in groups for pair in zip(g.get("param_names", ()), g["params"])]
         recipe._named = {name: weakref.ref(p) for name, p in named}
-        recipe._steps_taken = steps_taken(scheduler) if scheduler is not None else 0
+        recipe._steps_taken = steps_taken(scheduler) if scheduler is not None else None
         return recipe
 
     _file_text: str | None = None
-    _steps_taken = 0  # of torch's scheduler, when `from_torch` read it
+    _steps_taken: int | None = None  # of torch's scheduler, when `from_torch` read it
     _optimized: Sequence[weakref.ref[Any]] = ()  # torch's parameters that `from_torch` found in the optimizer
     _named: Mapping[str, weakref.ref[Any]] = {}  # those that have names, there or in `module`
 
     @property
-    def steps_taken(self) -> int:
-        """Of torch's scheduler, when `from_torch` read it: where a run goes on that takes up the optimizer's states."""
+    def steps_taken(self) -> int | None:
+        """Of torch's scheduler, when `from_torch` read it: where a run goes on that takes up the optimizer's states. None: there was none."""
         return self._steps_taken
 
     def left_out(self, parameters: Mapping[str, Any]) -> list[str]:
@@ -102,7 +102,8 @@ class Recipe:
         if self._file_text is not None:
             raise PartitaError("a recipe that was read from a file is taken as it is; say its keys with Recipe(…) to change some")
         recipe = Recipe(**{**self._keys, **keys})
-        recipe._optimized, recipe._named, recipe._steps_taken = self._optimized, self._named, self._steps_taken
+        recipe._optimized, recipe._named = self._optimized, self._named
+        recipe._steps_taken = self._steps_taken if "schedule" not in keys else None
         return recipe
 
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,12 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from ..errors import PartitaError
-from .sampled_schedules import sampled
+from .sampled_schedules import sampled, steps_taken
 from .transformers_schedules import of_lambda
 
 __all__ = ["recipe_keys"]
+
+Rate = Callable[[dict[str, Any]], float]  # of a group
 
 
 def recipe_keys(
@@ -23,10 +25,13 @@ def recipe_keys(
     autocast: Any,
     module: nn.Module | None = None,
     steps: int | None = None,
+    scheduled: bool = False,
 ) -> dict[str, Any]:
-    """The keys optimizer, schedule, clip_grad_norm and precision. `module`: names the parameters of groups. `steps`: of the training, where known."""
+    """The keys optimizer, schedule, clip_grad_norm and precision. `module`: names the parameters of groups. `steps`: of the training, where known.
+    `scheduled`: a schedule is said beside these keys, which begins with the rates that the optimizer was made with."""
     names = {id(p): name for name, p in module.named_parameters()} if module is not None else {}
-    said = _optimizer(optimizer, names) if isinstance(optimizer, Optimizer) else _muon_beside(list(optimizer), names)
+    rate = _base_rate if scheduler is not None or scheduled else _rate_now
+    said = _optimizer(optimizer, names, rate) if isinstance(optimizer, Optimizer) else _muon_beside(list(optimizer), names, rate)
     keys: dict[str, Any] = {"optimizer": said}
     if scheduler is not None:
         keys["schedule"] = _schedule(scheduler, said, steps)
@@ -50,7 +55,7 @@ def _is_8bit(optimizer: Optimizer) -> bool:
     return kind.__module__ == "bitsandbytes.optim.adamw" and kind.__name__ in ("AdamW", "AdamW8bit") and getattr(optimizer, "args").optim_bits == 8
 
 
-def _optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Any]:
+def _optimizer(optimizer: Optimizer, names: Mapping[int, str], rate: Rate) -> dict[str, Any]:
     kind = type(optimizer)
     makers: dict[Any, Any] = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adamw, torch.optim.Adagrad: _adagrad,
                               torch.optim.RMSprop: _rmsprop, torch.optim.Adafactor: _adafactor}
@@ -62,7 +67,7 @@ def _optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Any]
         there = ", ".join(known.__name__ for known in makers)
         raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are {there}, "
                            "Muon and bitsandbytes' AdamW8bit (and lamb and lion, by Recipe)")  # fmt: skip
-    groups = optimizer.param_groups
+    groups = _rated(optimizer, rate)
     said = [makers[kind](g) for g in groups]
     for group in groups:
         for flag, instead in (("maximize", "train on the loss's negative"), ("amsgrad", "leave it out: Adam's own rule has none")):
@@ -79,12 +84,12 @@ def _optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Any]
     return {**own, "weight_decay": decays[1], "no_decay": [name for k, keys in enumerate(said) if keys["weight_decay"] == 0 for name in _names(groups, k, names)]}
 
 
-def _muon_beside(optimizers: list[Optimizer], names: Mapping[int, str]) -> dict[str, Any]:
+def _muon_beside(optimizers: list[Optimizer], names: Mapping[int, str], rate: Rate) -> dict[str, Any]:
     """Muon for matrices and AdamW for the rest, each with groups of its own."""
     if len(optimizers) != 2 or not _is_muon(optimizers[0]) or type(optimizers[1]) is not torch.optim.AdamW:
         kinds = ", ".join(type(o).__qualname__ for o in optimizers)
         raise PartitaError(f"optimizer: of several, [Muon, AdamW] has a counterpart, found [{kinds}]")
-    matrices, rest = _optimizer(optimizers[0], names), optimizers[1].param_groups
+    matrices, rest = _optimizer(optimizers[0], names, rate), _rated(optimizers[1], rate)
     for group in rest:
         if group.get("maximize") or group.get("amsgrad"):
             raise PartitaError("optimizer: maximize=True and amsgrad=True of AdamW have no counterpart")
@@ -116,18 +121,28 @@ def _names(groups: list[dict[str, Any]], k: int, names: Mapping[int, str]) -> li
     return [names[id(p)] for p in parameters]
 
 
-def _rate(group: dict[str, Any]) -> float:
+def _rated(optimizer: Optimizer, rate: Rate) -> list[dict[str, Any]]:
+    """The groups, whose "lr" is the one that the recipe says."""
+    return [{**group, "lr": rate(group)} for group in optimizer.param_groups]
+
+
+def _rate_now(group: dict[str, Any]) -> float:
+    """Without a schedule: a scheduler of before may have left what it began with in the group."""
+    return float(group["lr"])
+
+
+def _base_rate(group: dict[str, Any]) -> float:
     """The rate that a schedule starts from: of OneCycleLR, which leaves `max_lr` in the group, the highest."""
     return float(group.get("max_lr", group.get("initial_lr", group["lr"])))
 
 
 def _sgd(g: dict[str, Any]) -> dict[str, Any]:
-    keys = {"kind": "sgd", "lr": _rate(g), "weight_decay": g["weight_decay"], "momentum": g["momentum"]}
+    keys = {"kind": "sgd", "lr": g["lr"], "weight_decay": g["weight_decay"], "momentum": g["momentum"]}
     return {**keys, "dampening": g["dampening"], "nesterov": g["nesterov"]} if g["momentum"] else keys
 
 
 def _adam(g: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "adamw" if g.get("decoupled_weight_decay") else "adam", "lr": _rate(g), "weight_decay": g["weight_decay"],
+    return {"kind": "adamw" if g.get("decoupled_weight_decay") else "adam", "lr": g["lr"], "weight_decay": g["weight_decay"],
             "betas": [float(b) for b in g["betas"]], "eps": g["eps"]}
 
 
@@ -141,23 +156,23 @@ def _adamw_8bit(g: dict[str, Any]) -> dict[str, Any]:
 
 
 def _adagrad(g: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "adagrad", "lr": _rate(g), "weight_decay": g["weight_decay"], "eps": g["eps"], "lr_decay": g["lr_decay"],
+    return {"kind": "adagrad", "lr": g["lr"], "weight_decay": g["weight_decay"], "eps": g["eps"], "lr_decay": g["lr_decay"],
             "initial_accumulator": g["initial_accumulator_value"]}
 
 
 def _rmsprop(g: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "rmsprop", "lr": _rate(g), "weight_decay": g["weight_decay"], "alpha": g["alpha"], "eps": g["eps"], "momentum": g["momentum"],
+    return {"kind": "rmsprop", "lr": g["lr"], "weight_decay": g["weight_decay"], "alpha": g["alpha"], "eps": g["eps"], "momentum": g["momentum"],
             "centered": g["centered"]}
 
 
 def _adafactor(g: dict[str, Any]) -> dict[str, Any]:
     eps1, eps2 = g["eps"]
-    return {"kind": "adafactor", "lr": _rate(g), "weight_decay": g["weight_decay"], "beta2_decay": g["beta2_decay"], "eps2": eps2,
+    return {"kind": "adafactor", "lr": g["lr"], "weight_decay": g["weight_decay"], "beta2_decay": g["beta2_decay"], "eps2": eps2,
             "eps": torch.finfo(torch.float32).eps if eps1 is None else eps1, "clip_threshold": g["d"]}
 
 
 def _muon(g: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "muon", "lr": _rate(g), "weight_decay": g["weight_decay"], "momentum": g["momentum"], "nesterov": g["nesterov"],
+    return {"kind": "muon", "lr": g["lr"], "weight_decay": g["weight_decay"], "momentum": g["momentum"], "nesterov": g["nesterov"],
             "ns_coefficients": [float(c) for c in g["ns_coefficients"]], "eps": g["eps"], "ns_steps": g["ns_steps"],
             "adjust_lr_fn": g["adjust_lr_fn"] or "original"}
 
@@ -168,15 +183,17 @@ def _schedule(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any], st
     except PartitaError as error:
         if steps is None:
             raise PartitaError(f"{error}; or say steps=N, the steps of the training, and its rates are tried") from error
-        return sampled(scheduler, steps, _rate)
+        return sampled(scheduler, steps, _base_rate)
     if steps is not None and said["kind"] == "cosine" and steps > said["total"] + 1:  # torch's cosines rise again behind their end
-        return sampled(scheduler, steps, _rate)
+        return sampled(scheduler, steps, _base_rate)
     return said
 
 
 def _counterpart(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(scheduler, lr_scheduler.SequentialLR):
-        return _decay(scheduler, optimizer)
+        keys = _decay(scheduler, optimizer)
+        _refuse_other_rates(scheduler, keys)
+        return keys
     parts, milestones = scheduler._schedulers, scheduler._milestones
     if len(parts) != 2 or not isinstance(parts[0], lr_scheduler.LinearLR) or isinstance(parts[1], lr_scheduler.OneCycleLR):
         raise PartitaError("scheduler: of SequentialLR, [LinearLR, one that decays] has a counterpart: a warm-up, then a decay")
@@ -186,11 +203,28 @@ def _counterpart(scheduler: lr_scheduler.LRScheduler, optimizer: dict[str, Any])
         raise PartitaError(f"scheduler: a warm-up has to reach the rate where the decay begins; write it LinearLR(optimizer, start_factor, 1, {warmup}) "
                            f"with milestones=[{warmup}]")  # fmt: skip
     keys = _decay(parts[1], optimizer)
+    _refuse_other_rates(scheduler, {"warmup_start": first.start_factor})
+    if "warmup" in keys:
+        raise PartitaError(f"scheduler: {type(parts[1]).__qualname__} has a warm-up of its own behind a LinearLR, and a schedule here has one")
     if "total" in keys:
         keys["total"] += warmup
     if "milestones" in keys:
         keys["milestones"] = [warmup + t for t in keys["milestones"]]
     return {**keys, "warmup": warmup} if to_last else {**keys, "warmup": warmup, "warmup_start": first.start_factor}
+
+
+def _refuse_other_rates(scheduler: Any, keys: dict[str, Any]) -> None:
+    """PartitaError where the optimizer's rates are not those that the scheduler left: somebody, or another scheduler, changed them, and
+    whether the scheduler goes on from there depends on its kind."""
+    groups, name = scheduler.optimizer.param_groups, type(scheduler).__qualname__
+    left = getattr(scheduler, "_get_closed_form_lr", scheduler.get_last_lr)()
+    if steps_taken(scheduler) == 0 and keys.get("kind") != "one_cycle" and 0 not in keys.get("milestones", []):
+        left = [_base_rate(g) * keys.get("warmup_start", 1.0) for g in groups]
+    begins = [g.get("initial_lr", g["lr"]) for g in groups]
+    for what, expected, found in (("begins with", getattr(scheduler, "base_lrs", begins), begins), ("left", left, [g["lr"] for g in groups])):
+        for group, wanted, rate in zip(groups, expected, found):
+            if abs(float(rate) - float(wanted)) > 1e-6 * _base_rate(group):
+                raise PartitaError(f"scheduler: {name} {what} a rate of {float(wanted):.6g}, and the optimizer has {float(rate):.6g}; set lr before the scheduler is made")
 
 
 def _decay(scheduler: Any, optimizer: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,11 @@ def load_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn
                 state["step"] = int(states["step"]) if _is_of_bitsandbytes(owner) else torch.tensor(float(states["step"]))
 
 
-def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module, path: Path, steps_taken: int) -> None:
+def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn.Module, path: Path, steps_taken: int | None) -> None:
     """Writes the states of an optimizer, or of several, under the names that `--init-optimizer` reads.
 
-    `steps_taken`: where the optimizer counts none; at least one, since the first of all makes a momentum of its gradient.
+    `steps_taken`: by the scheduler, where there is one: they count where the optimizer counts none; at least one, since the first of all makes a
+    momentum of its gradient.
     """
     tensors: dict[str, torch.Tensor] = {}
     steps: set[float] = set()
@@ -108,7 +110,10 @@ def save_optimizer_states(optimizer: Optimizer | Sequence[Optimizer], module: nn
         raise PartitaError("the optimizer has no states: it has taken no step, or keeps none")
     if len(steps) > 1:
         raise PartitaError(f"parameters of the optimizer have taken different numbers of steps: {sorted(steps)}")
-    tensors["step"] = torch.tensor(steps.pop() if steps else float(max(1, steps_taken)))
+    tensors["step"] = torch.tensor(steps.pop() if steps else float(max(1, steps_taken or 0)))
+    if steps_taken is not None and tensors["step"] != max(1, steps_taken):
+        warnings.warn(f"the optimizer has taken {int(tensors['step'])} steps and the scheduler {steps_taken}: a program has one count of both, and begins "
+                      f"with the schedule's rate of step {int(tensors['step'])}", stacklevel=3)  # fmt: skip
     save_file(tensors, path)
 
 
