@@ -253,3 +253,20 @@ def test_parameters_of_a_loss_are_refused_or_told(layer):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         partita.export(layer, (x, y), loss.requires_grad_(False))
+
+
+class Counting(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.seen, self.name = layer, (0, 0.5), "counting"
+
+    def forward(self, x):
+        self.seen = (self.seen[0] + 1, 0.5)
+        return self.layer(x) * self.seen[0]
+
+
+def test_attributes_that_forward_changes_are_told(layer):
+    module = nn.Sequential(Counting(layer))
+    with pytest.warns(UserWarning, match=r"^0\.seen is changed by forward \(\(0, 0\.5\) to \(1, 0\.5\)\): every step") as told:
+        partita.export(module, (torch.randn(4, 3), torch.randn(4, 2)), F.mse_loss, check=False)
+    assert [w.filename for w in told if "seen" in str(w.message)] == [__file__]

@@ -331,6 +331,7 @@ def _share(points, step):
     [
         (lambda o: schedulers.LambdaLR(o, lambda t: 0.5**t), 40),
         (lambda o: schedulers.LambdaLR(o, WarmUpThenCosine()), 300),
+        (lambda o: schedulers.MultiStepLR(o, [0, 40], 0.5), 5),  # the first at once
         (lambda o: schedulers.MultiplicativeLR(o, lambda t: 0.5 if t % 50 == 0 else 1), 14),
         (lambda o: schedulers.CosineAnnealingLR(o, 40, 0.01), 300),  # goes up again
         (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 20, 2, 0.001), 300),

@@ -1,10 +1,11 @@
-"""Buffers that forward writes: only batch norms' statistics are part of training here."""
+"""Buffers and attributes that forward writes: only batch norms' statistics are part of training here."""
 
 from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from torch.utils._pytree import tree_leaves
 from ..errors import PartitaError
 from .where import place_in
 
-__all__ = ["refuse_written_buffers"]
+__all__ = ["refuse_written_buffers", "written_attributes_told"]
+
+_PLAIN = (bool, int, float, str)
 
 
 def refuse_written_buffers(graph: Any, module: nn.Module) -> None:
@@ -42,6 +45,33 @@ def refuse_written_buffers(graph: Any, module: nn.Module) -> None:
     for name, owner in modules.items():
         if isinstance(owner, nn.modules.instancenorm._InstanceNorm) and owner.training and owner.running_mean is not None:
             warnings.warn(f"{name}: running statistics of an instance norm are not updated: in eval() it would normalize by those that it has now", stacklevel=3)
+
+
+@contextmanager
+def written_attributes_told(module: nn.Module) -> Iterator[None]:
+    """Warns where the module's forward changes numbers or strings of it, as a counter of steps: a capture has one value of each, and
+    torch.export puts them back."""
+    before: dict[str, Any] = {}
+    changed: dict[str, tuple[Any, Any]] = {}
+
+    def compare(*_: Any) -> None:
+        changed.update({name: (before[name], value) for name, value in _attributes(module).items() if name in before and value != before[name]})
+
+    hooks = [module.register_forward_pre_hook(lambda *_: before.update(_attributes(module))), module.register_forward_hook(compare)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for name, (was, value) in changed.items():
+        warnings.warn(f"{name} is changed by forward ({was!r} to {value!r}): every step of the program has the value with which it was captured; "
+                      "what follows the step is a schedule, or an input", stacklevel=4)  # fmt: skip
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Numbers, strings and tuples of these, of a module and its parts, by name."""
+    return {f"{path}.{name}".lstrip("."): value for path, part in module.named_modules() for name, value in vars(part).items()
+            if isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(v, _PLAIN) for v in value))}  # fmt: skip
 
 
 def _follow(graph: Any, roots: dict[Any, str], written: dict[str, Any]) -> list[Any]:

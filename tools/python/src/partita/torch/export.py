@@ -18,7 +18,7 @@ from torch import nn
 from ..errors import PartitaError
 from ..folders import TemporaryFolder
 from ..recipe import Recipe
-from .buffers import refuse_written_buffers
+from .buffers import refuse_written_buffers, written_attributes_told
 from .graph_names import divide_complex_weights, mark_batch_norms, mark_detached, mark_dropouts, name_weights, without_gradient
 from .rewrites import capturable_experts, rewritten, translations
 from .where import CallStack, place_of_node
@@ -89,7 +89,8 @@ def export(
     folder = owner.path if owner is not None else Path(path or "")
     folder.mkdir(parents=True, exist_ok=True)
     with _Training(module):
-        captured = _captured(step, values, names, dynamic)
+        with written_attributes_told(module):
+            captured = _captured(step, values, names, dynamic)
         refuse_written_buffers(captured, module)
         graph = rewritten(captured)
         onnx = _translated(graph, names)

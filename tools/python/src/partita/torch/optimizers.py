@@ -218,7 +218,7 @@ def _refuse_other_rates(scheduler: Any, keys: dict[str, Any]) -> None:
     whether the scheduler goes on from there depends on its kind."""
     groups, name = scheduler.optimizer.param_groups, type(scheduler).__qualname__
     left = getattr(scheduler, "_get_closed_form_lr", scheduler.get_last_lr)()
-    if steps_taken(scheduler) == 0 and keys.get("kind") != "one_cycle" and 0 not in keys.get("milestones", []):
+    if steps_taken(scheduler) == 0 and keys.get("kind") != "one_cycle":
         left = [_base_rate(g) * keys.get("warmup_start", 1.0) for g in groups]
     begins = [g.get("initial_lr", g["lr"]) for g in groups]
     for what, expected, found in (("begins with", getattr(scheduler, "base_lrs", begins), begins), ("left", left, [g["lr"] for g in groups])):
@@ -243,7 +243,7 @@ def _decay(scheduler: Any, optimizer: dict[str, Any]) -> dict[str, Any]:
         return _one_cycle(scheduler)
     if kind is lr_scheduler.StepLR:
         return {"kind": "step", "step_size": scheduler.step_size, "gamma": scheduler.gamma}
-    if kind is lr_scheduler.MultiStepLR:
+    if kind is lr_scheduler.MultiStepLR and 0 not in scheduler.milestones:
         return {"kind": "step", "milestones": sorted(scheduler.milestones.elements()), "gamma": scheduler.gamma}
     if kind is lr_scheduler.ExponentialLR:
         return {"kind": "step", "step_size": 1, "gamma": scheduler.gamma}
