@@ -113,6 +113,35 @@ def test_groups_are_named_by_the_module():
         partita.Recipe.from_torch(different, module=module)
 
 
+class _CalledLikeGlobs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.of = nn.ParameterDict({name: nn.Parameter(torch.randn(4, 4)) for name in ("a*", "ab", "a[b]", "ac", "ad")})
+        self.of["ac"].requires_grad_(False)
+
+    def forward(self, x):
+        for weight in self.of.values():
+            x = torch.tanh(x @ weight)
+        return x
+
+
+def test_names_that_look_like_globs_are_names():
+    torch.manual_seed(0)
+    module, x, y = _CalledLikeGlobs(), torch.randn(8, 4), torch.randn(8, 4)
+    reference, of = copy.deepcopy(module), module.of
+    optimizer = torch.optim.SGD([{"params": [of["ab"]]}, {"params": [of["a*"]], "lr": 0.1}, {"params": [of["a[b]"]], "weight_decay": 0.5}], lr=1.0)
+    wrapped = nn.ModuleDict({"module": module})
+    recipe = partita.Recipe.from_torch(optimizer, module=wrapped, frozen="nothing*")
+    program = partita.compile(partita.export(module, (x, y), F.mse_loss), recipe)
+    with program.session(threads=1) as session:
+        session.step((x, y))
+    with pytest.warns(UserWarning, match="of.ad: frozen"):
+        program.load_into(reference)
+    F.mse_loss(module(x), y).backward()
+    optimizer.step()
+    assert largest_difference(module, reference) < 1e-6
+
+
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_sgd_goes_on_with_its_momentum_and_schedule(momentum):
     torch.manual_seed(0)

@@ -7,6 +7,7 @@ import re
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,8 @@ def compile(
         source, asked = model.path, said.called_as(model.trained)
         said = _joined(model.recipe, asked)
         if left := asked.left_out(model.trained):
-            said = said.replaced(frozen=[*said.keys.get("frozen", []), *left])
+            frozen = said.keys.get("frozen", [])
+            said = said.replaced(frozen=[*([frozen] if isinstance(frozen, str) else frozen), *map(escape, left)])
         model.check_batch(said)
         (folder / "module.json").write_text(json.dumps(model.facts), encoding="utf-8")
     if recipe is not None and recipe.steps_taken is not None:

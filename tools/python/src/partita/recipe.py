@@ -6,6 +6,7 @@ import json
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,8 @@ class Recipe:
         """The same, where torch's optimizer has a module's parameters under other names, as of a module that is wrapped: under the module's."""
         ours = {id(p): name for name, p in parameters.items()}
         other = {name: ours[id(p)] for name, p in ((name, ref()) for name, ref in self._named.items()) if p is not None and ours.get(id(p), name) != name}
-        return self.replaced(optimizer=_renamed(self.keys["optimizer"], other)) if other else self
+        globs = {escape(name): escape(our) for name, our in other.items()}
+        return self.replaced(optimizer=_renamed(self.keys["optimizer"], globs)) if other else self
 
     @property
     def keys(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def check_export(exported: Exported, step: nn.Module, values: list[torch.Tensor]
     rounding = _rounding(step, values)
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
         source = without_dropout(exported.path, Path(folder))
-        trained = [name for name in exported.trained if name in gradients]
+        trained = [escape(name) for name in exported.trained if name in gradients]
         recipe = Recipe(**{**exported.recipe.keys, "trainable": trained, "optimizer": {"kind": "sgd", "lr": 0}})
         program = compile(source, recipe, path=Path(folder) / "program", keep_gradients=True)
         data = {name: as_array(value) for name, value in zip(exported.inputs, values)}

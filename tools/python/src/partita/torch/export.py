@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from glob import escape
 from pathlib import Path
 from typing import Any, Union
 
@@ -100,7 +101,7 @@ def export(
         divide_complex_weights(onnx.model)
         variances = mark_batch_norms(onnx.model, module, values[0].shape[0] if values[0].ndim else 1)
         onnx.save(str(folder / "model.onnx"), external_data=True)
-        keys: dict[str, Any] = {"loss": {"kind": "output"}, "trainable": trained}
+        keys: dict[str, Any] = {"loss": {"kind": "output"}, "trainable": [escape(name) for name in trained]}
         sizes = {v.shape[0] for v in values if v.ndim > 0}
         if len(sizes) == 1:
             keys["batch"] = {"global": sizes.pop()}
@@ -126,7 +127,7 @@ def export(
             idle = check_export(exported, step, values)
     if idle:
         warnings.warn(f"{', '.join(idle)}: trainable, and no gradient of the loss reaches it: it is not trained", stacklevel=2)
-        exported = replace(exported, recipe=exported.recipe.replaced(trainable=[name for name in trained if name not in idle]))
+        exported = replace(exported, recipe=exported.recipe.replaced(trainable=[escape(name) for name in trained if name not in idle]))
     return exported
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from glob import escape
 from typing import Any
 
 import torch
@@ -110,15 +111,15 @@ def _groups(groups: list[dict[str, Any]], said: list[dict[str, Any]], names: Map
 
 
 def _names(groups: list[dict[str, Any]], k: int, names: Mapping[int, str]) -> list[str]:
-    """Of the parameters of a group."""
+    """Of the parameters of a group, as globs."""
     parameters = groups[k]["params"]
     if "param_names" in groups[k]:
-        return [names.get(id(p), said) for p, said in zip(parameters, groups[k]["param_names"])]
+        return [escape(names.get(id(p), said)) for p, said in zip(parameters, groups[k]["param_names"])]
     if not names:
         raise PartitaError(f"optimizer: group {k} needs names; say module=, the module that is trained, or make the groups of (name, parameter) pairs")
     if any(id(p) not in names for p in parameters):
         raise PartitaError(f"optimizer: group {k} has parameters that are none of the module's")
-    return [names[id(p)] for p in parameters]
+    return [escape(names[id(p)]) for p in parameters]
 
 
 def _rated(optimizer: Optimizer, rate: Rate) -> list[dict[str, Any]]:
