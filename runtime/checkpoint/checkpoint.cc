@@ -20,6 +20,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/module_files.h"
 #include "runtime/checkpoint/tensor_owners.h"
@@ -113,8 +114,10 @@ absl::Status Checkpointer::find_out_shared() {
   shared_ = apart == 0;
   std::error_code ignored;
   if (is_first()) fs::remove(path, ignored);
-  if (!shared_ && !is_first()) fs::create_directories(options_.folder, ignored);
-  return absl::OkStatus();
+  if (shared_) return absl::OkStatus();
+  PARTITA_ASSIGN_OR_RETURN(const bool first_here, is_first_of_folder(options_.folder, mark, *communicator_));
+  follows_ = first_here && !is_first();
+  return all_ok(communicator_, follows_ ? lock_folder() : absl::OkStatus(), "opening the checkpoint folder");
 }
 
 absl::Status Checkpointer::open_archive() {
@@ -317,6 +320,13 @@ void Checkpointer::prune() const {
                     archive_ != nullptr ? archive_->in_hand() : std::nullopt);
 }
 
+absl::Status Checkpointer::follow_first() const {
+  std::string kept = is_first() && !shared_ ? describe_folder(options_.folder) : "";
+  if (!shared_) PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, kept, "checkpoint: what is kept"));
+  if (follows_) follow_folder(options_.folder, kept, archive_ != nullptr ? archive_->in_hand() : std::nullopt);
+  return absl::OkStatus();
+}
+
 // Every rank its part of the same checkpoints.
 void Checkpointer::archive(int64_t step) {
   if (archives_) return archive_->begin(step);
@@ -331,6 +341,7 @@ void Checkpointer::archive(int64_t step) {
 
 absl::Status Checkpointer::leave() {
   if (mirror_ != nullptr) mirror_->forget();
+  PARTITA_RETURN_IF_ERROR(follow_first());
   if (archive_ == nullptr) return absl::OkStatus();
   return work_together(communicator_, "copying the last checkpoint", recorder_, [this] { return finish_archive(); });
 }
@@ -415,11 +426,11 @@ absl::Status Checkpointer::settle_writer(const Progress& all) {
     return absl::OkStatus();
   }
   if (all.failed != 0) {
-    last_ = writer_->status();
-    if (!last_.ok()) warn(last_, writer_->manifest().step);
-    if (last_.ok()) last_ = absl::UnavailableError("another rank could not write its part of the checkpoint");
+    last_ = all_ok(communicator_, writer_->status(), "writing its part of the checkpoint");
     writer_->discard();
-    writer_.reset();
+    const int64_t step = std::exchange(writer_, nullptr)->manifest().step;
+    PARTITA_RETURN_IF_ERROR(lost());
+    if (is_first()) warn(last_, step);
     return absl::OkStatus();
   }
   PARTITA_RETURN_IF_ERROR(writer_->commit());
@@ -441,7 +452,9 @@ absl::Status Checkpointer::finish() {
     if (mine.writing == 0 && recorder_ != nullptr) recorder_->progress();
     PARTITA_RETURN_IF_ERROR(settle_writer({all[0], all[1], all[2]}));
   }
-  return all_ok(communicator_, last_, "writing the checkpoint");
+  const absl::Status followed = follow_first();
+  const absl::Status written = all_ok(communicator_, last_, "writing the checkpoint");
+  return written.ok() ? followed : written;
 }
 
 absl::Status Checkpointer::save(CheckpointManifest head) {
@@ -455,7 +468,7 @@ absl::Status Checkpointer::save(CheckpointManifest head) {
   last_ = writer->begin(std::move(head), held_states(), executor_.coordinates());
   if (!last_.ok()) {
     PARTITA_RETURN_IF_ERROR(lost());
-    if (last_.code() != absl::StatusCode::kUnavailable) warn(last_, step);
+    if (is_first()) warn(last_, step);
     return absl::OkStatus();
   }
   writer_ = std::move(writer);

@@ -101,6 +101,8 @@ class Checkpointer {
   bool is_first() const { return communicator_ == nullptr || communicator_->rank() == 0; }
   absl::Status lock_folder();
   absl::Status find_out_shared();
+  // Collective: other hosts' folders keep what the first rank's does.
+  absl::Status follow_first() const;
   absl::Status gather_tensors();
   std::vector<HeldState> held_states() const;
   absl::StatusOr<std::vector<std::string>> candidates() const;
@@ -124,7 +126,8 @@ class Checkpointer {
   const Executor& executor_;
   Communicator* const communicator_;
   FlightRecorder* const recorder_;
-  bool shared_ = true;
+  bool shared_ = true;    // all ranks see the folder
+  bool follows_ = false;  // else: it is another than the first rank's, and this rank looks after it
   std::unique_ptr<Lock> lock_;
   std::vector<CheckpointTensor> tensors_;  // of all ranks
   std::vector<bool> owned_;  // by state of this rank's program: of the ranks with that box, this one writes it

@@ -17,6 +17,7 @@
 #include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/communicate/exchanges.h"
 #include "runtime/communicate/work_together.h"
@@ -50,15 +51,6 @@ void sync_folder(const std::string& folder) {
 
 std::string partial_path(const std::string& folder, int64_t step) {
   return cat(folder, "/.", checkpoint_name(step), ".partial");
-}
-
-// Takes a checkpoint out of sight first, so that a kill in between leaves no half one under its name.
-void remove_checkpoint(const std::string& folder, int64_t step) {
-  std::error_code ignored;
-  const std::string aside = cat(folder, "/.", checkpoint_name(step), ".old.partial");
-  fs::remove_all(aside, ignored);
-  fs::rename(cat(folder, "/", checkpoint_name(step)), aside, ignored);
-  fs::remove_all(aside, ignored);
 }
 
 }  // namespace
@@ -256,45 +248,6 @@ void CheckpointWriter::discard() {
   file_.reset();
   std::error_code ignored;
   if (is_first() || !shared_) fs::remove_all(partial(), ignored);
-}
-
-void prune_checkpoints(const std::string& folder, int keep, int keep_best, std::optional<int64_t> in_use) {
-  if (keep <= 0) return;
-  std::vector<int64_t> steps, bad;
-  int64_t newest_good = -1;
-  for (int64_t step : list_checkpoints(folder)) {
-    const CheckpointVerdict verdict = verdict_on(cat(folder, "/", checkpoint_name(step)));
-    (verdict == CheckpointVerdict::kBad ? bad : steps).push_back(step);
-    if (verdict == CheckpointVerdict::kGood) newest_good = step;
-  }
-  std::vector<std::pair<double, int64_t>> ranked;
-  if (keep_best > 0) {
-    for (int64_t step : steps) {
-      auto manifest = read_manifest(cat(folder, "/", checkpoint_name(step)));
-      if (!manifest.ok()) continue;
-      auto at = manifest->metrics.find("evaluation_loss");
-      if (at != manifest->metrics.end()) ranked.emplace_back(at->second, step);
-    }
-    std::sort(ranked.begin(), ranked.end());
-    ranked.resize(std::min(ranked.size(), static_cast<size_t>(keep_best)));
-  }
-  for (size_t k = 0; k + static_cast<size_t>(keep) < steps.size(); ++k) {
-    const bool best = std::any_of(ranked.begin(), ranked.end(), [&](const auto& r) { return r.second == steps[k]; });
-    if (!best && steps[k] != newest_good && steps[k] != in_use) remove_checkpoint(folder, steps[k]);
-  }
-  for (int64_t step : bad) {
-    if (!steps.empty() && steps.back() > step && step != in_use) remove_checkpoint(folder, step);
-  }
-}
-
-void remove_unfinished(const std::string& folder) {
-  std::vector<fs::path> stale;
-  std::error_code error, ignored;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (name.starts_with(".step-") && name.ends_with(".partial")) stale.push_back(at->path());
-  }
-  for (const fs::path& path : stale) fs::remove_all(path, ignored);
 }
 
 }  // namespace partita::runtime

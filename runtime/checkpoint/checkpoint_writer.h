@@ -103,11 +103,4 @@ class CheckpointWriter {
   std::shared_future<absl::Status> work_;  // of the thread: goes first, which waits for it
 };
 
-// Removes checkpoints but the `keep` newest (0: none is removed), the `keep_best` ones of lowest evaluation loss and
-// the newest good one, and `in_use`. Bad ones count for nothing, and go when there is a newer one.
-void prune_checkpoints(const std::string& folder, int keep, int keep_best,
-                       std::optional<int64_t> in_use = std::nullopt);
-// Removes what unfinished checkpoints left behind. Not while another run writes into the folder.
-void remove_unfinished(const std::string& folder);
-
 }  // namespace partita::runtime

@@ -68,11 +68,14 @@ absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::s
   constexpr int64_t kCodes = 64;  // more than absl::StatusCode has
   int64_t failed = mine.ok() ? -1 : communicator->rank() * kCodes + static_cast<int64_t>(mine.code());
   absl::Status heard = all_reduce(communicator, {&failed, 1}, ReduceOp::kMax, label);
-  if (!mine.ok()) return mine;  // also where another rank has left because of it
-  PARTITA_RETURN_IF_ERROR(heard);
+  if (!heard.ok()) return mine.ok() ? heard : mine;  // another rank may have left because of it
   if (failed < 0) return mine;
+  const int64_t rank = failed / kCodes;
+  std::string why(mine.message());
+  heard = broadcast_text(communicator, why, label, static_cast<int>(rank));
+  if (!mine.ok()) return mine;
   absl::Status theirs(static_cast<absl::StatusCode>(failed % kCodes),
-                      cat("rank ", failed / kCodes, " failed: ", label));
+                      cat("rank ", rank, " failed: ", label, heard.ok() ? cat(": ", why) : ""));
   theirs.SetPayload(kOfAnother, absl::Cord());
   return theirs;
 }

@@ -40,8 +40,8 @@ absl::Status broadcast_text(Communicator* communicator, std::string& text, std::
 // Equally many values of each rank, in rank order.
 absl::StatusOr<std::vector<int64_t>> all_gather(Communicator* communicator, std::span<const int64_t> values,
                                                 std::string_view label);
-// Ok where every rank's is; else this rank's own error, or one of a failed rank's kind that names it. Unlike an abort
-// it leaves the communicator working.
+// Ok where every rank's is; else this rank's own error, or one of a failed rank's kind that names it and says why.
+// Unlike an abort it leaves the communicator working.
 absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::string_view label);
 // Whether an error is another rank's, of which this one was told.
 bool is_of_another(const absl::Status& status);

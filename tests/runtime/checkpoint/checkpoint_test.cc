@@ -5,11 +5,13 @@
 
 #include <csignal>
 #include <filesystem>
+#include <set>
 
 #include "base/mix64.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/files/npz.h"
 #include "runtime/trainer.h"
 #include "tests/runtime/checkpoint/held_states.h"
@@ -21,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(Checkpoint, SavedUnderEachLayout_LoadsUnderEachOther_BitForBit) {
@@ -198,6 +201,68 @@ TEST(Checkpoint, FullDisk_KeepsTheOneBefore) {
   auto different = load(program, {.resume = folder.path()}, 2);
   ASSERT_TRUE(different.ok()) << different.status();
   EXPECT_EQ(*different, 0);
+}
+
+// Four ranks on two hosts, each with a disk of its own; what a rank makes of every step's checkpoint.
+using OfStep = std::function<absl::Status(Checkpointer&, int rank, int64_t step)>;
+std::vector<absl::Status> save_on_two_hosts(const std::string& first, const std::string& second,
+                                            std::vector<int64_t> steps, const OfStep& saved) {
+  std::vector<absl::Status> all(4);
+  on_ranks(holder(layouts()[3]), [&](const Executor& executor, Communicator* communicator) -> absl::Status {
+    const int rank = communicator->rank();
+    auto c = Checkpointer::open({.folder = rank < 2 ? first : second, .keep = 2}, executor, communicator);
+    if (!c.ok()) return all[static_cast<size_t>(rank)] = c.status();
+    for (int64_t step : steps) {
+      fill(executor, static_cast<uint64_t>(step));
+      if (auto s = saved(**c, rank, step); !s.ok()) return s;
+      if (auto s = (*c)->save(head(step)); !s.ok()) return s;
+      all[static_cast<size_t>(rank)] = (*c)->finish();
+    }
+    return (*c)->leave();
+  }).IgnoreError();
+  return all;
+}
+
+TEST(Checkpoint, HostsWithFoldersOfTheirOwn_KeepWhatTheFirstOneDoes) {
+  const TempFolder first, second;
+  fs::create_directories(second / ".step-000000000009.partial");
+  const auto all = save_on_two_hosts(first.path(), second.path(), {1, 2, 3, 4, 5}, [](auto& c, int rank, int64_t step) {
+    if (rank == 0 && step == 3) c.mark_good(2, "a test");
+    if (rank == 0 && step == 5) c.mark_bad("another");  // those of steps 3 and 4
+    return absl::OkStatus();
+  });
+  for (const absl::Status& s : all) EXPECT_TRUE(s.ok()) << s;
+  for (const TempFolder* folder : {&first, &second}) {
+    std::set<std::string> names;
+    for (const auto& e : fs::directory_iterator(folder->path())) names.insert(e.path().filename());
+    EXPECT_THAT(names, ElementsAre(".lock", "step-000000000002", "step-000000000005"));
+    std::string why;
+    EXPECT_EQ(verdict_on(*folder / "step-000000000002", &why), CheckpointVerdict::kGood);
+    EXPECT_EQ(why, "a test");
+  }
+  const auto again =
+      save_on_two_hosts(TempFolder().path(), second.path(), {1}, [](auto&, int, int64_t) { return absl::OkStatus(); });
+  for (const absl::Status& s : again) {
+    EXPECT_EQ(s.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(s.message()), HasSubstr("already holds checkpoints, up to step 5"));
+  }
+}
+
+TEST(Checkpoint, APartThatCannotBeWritten_IsToldByTheFirstRankAndEndsAllAlike) {
+  const TempFolder first, second;
+  ::testing::internal::CaptureStderr();
+  const auto all = save_on_two_hosts(first.path(), second.path(), {1, 2}, [&](auto&, int rank, int64_t step) {
+    // Where the rank's file should be.
+    if (rank == 3 && step == 2) fs::create_directories(second / ".step-000000000002.partial/boxes-00003.safetensors");
+    return absl::OkStatus();
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string why(all[3].message());
+  EXPECT_THAT(why, HasSubstr("boxes-00003.safetensors"));
+  for (const absl::Status& s : all) EXPECT_EQ(s.code(), all[3].code()) << s;
+  EXPECT_THAT(said, AllOf(HasSubstr("the checkpoint of step 2 was not written: rank 3 failed: "), HasSubstr(why),
+                          HasSubstr("the one of step 1 is kept")));
+  for (const TempFolder* folder : {&first, &second}) EXPECT_THAT(list_checkpoints(folder->path()), ElementsAre(1));
 }
 
 // Runs of a program that trains: least squares.

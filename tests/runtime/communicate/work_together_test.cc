@@ -54,7 +54,7 @@ TEST(WorkTogether, MissesARankThatIsGone) {
 TEST(WorkTogether, TellsAllOfAnError) {
   const auto all = outcomes(quick, [] { return absl::ResourceExhaustedError("no room"); });
   EXPECT_EQ(all[1].message(), "no room");
-  EXPECT_EQ(all[0].message(), "rank 1 failed: x");
+  EXPECT_EQ(all[0].message(), "rank 1 failed: x: no room");
   EXPECT_TRUE(is_of_another(all[0]));
 }
 
