@@ -73,6 +73,9 @@ absl::Status all_ok(Communicator* communicator, const absl::Status& mine, std::s
   const int64_t rank = failed / kCodes;
   std::string why(mine.message());
   heard = broadcast_text(communicator, why, label, static_cast<int>(rank));
+  // Nobody leaves before all have heard: who leaves ends what the others are at.
+  int64_t left = 0;
+  all_reduce(communicator, {&left, 1}, ReduceOp::kMax, label).IgnoreError();
   if (!mine.ok()) return mine;
   absl::Status theirs(static_cast<absl::StatusCode>(failed % kCodes),
                       cat("rank ", rank, " failed: ", label, heard.ok() ? cat(": ", why) : ""));
