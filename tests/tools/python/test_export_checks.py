@@ -270,3 +270,32 @@ def test_attributes_that_forward_changes_are_told(layer):
     with pytest.warns(UserWarning, match=r"^0\.seen is changed by forward \(\(0, 0\.5\) to \(1, 0\.5\)\): every step") as told:
         partita.export(module, (torch.randn(4, 3), torch.randn(4, 2)), F.mse_loss, check=False)
     assert [w.filename for w in told if "seen" in str(w.message)] == [__file__]
+
+
+class PaddedAttention(nn.Module):
+    """Rows that see no key, as the last position of left padding is one whose result a causal loss reads."""
+
+    def __init__(self, added):
+        super().__init__()
+        self.key, self.added = nn.Linear(4, 4), added
+
+    def forward(self, x, seen):
+        seen = (seen[:, None, :] > 0) & torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        if not self.added:
+            return F.scaled_dot_product_attention(x, self.key(x), x, attn_mask=seen)
+        scores = x @ self.key(x).transpose(1, 2) + torch.where(seen, 0.0, torch.finfo(torch.float32).min)
+        return scores.softmax(-1) @ x
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_rows_whose_keys_are_all_padding_are_torchs(added):
+    torch.manual_seed(0)
+    x, y, seen = torch.randn(2, 6, 4), torch.randn(2, 6, 4), torch.arange(6)[None] >= torch.tensor([0, 3])[:, None]
+    module = PaddedAttention(added)
+    program = partita.compile(partita.export(module, (x, seen.long(), y), F.mse_loss), partita.Recipe(optimizer={"kind": "sgd", "lr": 1.0}))
+    before = module.key.weight.detach().clone()
+    gradient = torch.autograd.grad(F.mse_loss(module(x, seen), y), module.key.weight)[0]
+    with program.session(threads=1) as session:
+        session.step((x, seen.long(), y))
+    program.load_into(module)
+    torch.testing.assert_close(before - module.key.weight.detach(), gradient, rtol=2e-3, atol=1e-6)

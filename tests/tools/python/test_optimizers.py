@@ -24,6 +24,9 @@ def test_optimizers_become_recipes():
     keys = partita.Recipe.from_torch(adamw, clip=1.0, autocast=torch.bfloat16).keys
     assert keys["optimizer"] == {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "no_decay": ["b"]}
     assert (keys["clip_grad_norm"], keys["precision"]) == (1.0, "bf16")
+    scaled = partita.Recipe.from_torch(adamw, autocast=torch.float16).keys
+    assert (scaled["precision"], scaled["loss_scale"]["hysteresis"], scaled["loss_scale"]["window"]) == ("fp16", 1, 2000)
+    assert partita.Recipe.from_torch(adamw, autocast=torch.float16, loss_scale=128.0).keys["loss_scale"] == 128.0
     with pytest.raises(partita.PartitaError, match="NAdam has no counterpart"):
         partita.Recipe.from_torch(torch.optim.NAdam([weight]))
     with pytest.raises(partita.PartitaError, match="amsgrad=True"):

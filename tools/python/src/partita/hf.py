@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,8 @@ class Trainer(transformers.Trainer):
         return torch.tensor(loss, device=self.args.device)
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
+        if self._program is not None and resume_from_checkpoint is None:
+            warnings.warn("train() begins anew with the weights of the module and no optimizer states; transformers' own keeps those of before", stacklevel=2)
         self._program, self._resumed, self._collected = None, None, []
         self._check_batches(train_dataloader)
         return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)

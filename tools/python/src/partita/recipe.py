@@ -49,13 +49,17 @@ class Recipe:
         """The recipe that does what torch's optimizer and scheduler do; what has no counterpart is refused by name.
 
         `optimizer`: of torch.optim; or Muon and AdamW. Where parameters are treated differently they need names: those of `module`, the one
-        that is trained, or its groups are made of (name, parameter) pairs. `clip`: the norm of `clip_grad_norm_`. `autocast`: torch.bfloat16 or torch.float16, the dtype of autocast.
+        that is trained, or its groups are made of (name, parameter) pairs. `clip`: the norm of `clip_grad_norm_`. `autocast`: torch.bfloat16 or torch.float16, the dtype of autocast; of the
+        latter the loss is scaled as GradScaler does.
         `steps`: of the training; with it any scheduler whose rates follow from the step is taken: they are tried, and stay at the last one afterwards. Other keys are those of train.yaml.
         """
         from .torch.optimizers import recipe_keys
         from .torch.sampled_schedules import steps_taken
 
-        recipe = cls(**recipe_keys(optimizer, scheduler, clip, autocast, module, steps, "schedule" in keys), **keys)
+        found = recipe_keys(optimizer, scheduler, clip, autocast, module, steps, "schedule" in keys)
+        if "loss_scale" in keys:
+            found.pop("loss_scale", None)
+        recipe = cls(**found, **keys)
         said: Any = optimizer
         optimizers: list[Any] = [said] if hasattr(said, "param_groups") else list(said)
         groups = [group for o in optimizers for group in o.param_groups]

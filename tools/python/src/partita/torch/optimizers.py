@@ -28,7 +28,7 @@ def recipe_keys(
     steps: int | None = None,
     scheduled: bool = False,
 ) -> dict[str, Any]:
-    """The keys optimizer, schedule, clip_grad_norm and precision. `module`: names the parameters of groups. `steps`: of the training, where known.
+    """The keys optimizer, schedule, clip_grad_norm, precision and loss_scale. `module`: names the parameters of groups. `steps`: of the training, where known.
     `scheduled`: a schedule is said beside these keys, which begins with the rates that the optimizer was made with."""
     names = {id(p): name for name, p in module.named_parameters()} if module is not None else {}
     rate = _base_rate if scheduler is not None or scheduled else _rate_now
@@ -43,6 +43,8 @@ def recipe_keys(
         if autocast not in precisions:
             raise PartitaError(f"autocast: expected torch.bfloat16 or torch.float16, found {autocast!r}")
         keys["precision"] = precisions[autocast]
+        if autocast is torch.float16:
+            keys["loss_scale"] = {"window": 2000, "hysteresis": 1}  # of torch.amp.GradScaler, which also begins at 65536
     return keys
 
 
@@ -65,9 +67,9 @@ def _optimizer(optimizer: Optimizer, names: Mapping[int, str], rate: Rate) -> di
     if _is_8bit(optimizer):
         makers[kind] = _adamw_8bit
     if kind not in makers:
-        there = ", ".join(known.__name__ for known in makers)
+        there = ", ".join(f"torch.optim.{known.__name__}" for known in makers)
         raise PartitaError(f"optimizer: {kind.__module__}.{kind.__qualname__} has no counterpart; there are {there}, "
-                           "Muon and bitsandbytes' AdamW8bit (and lamb and lion, by Recipe)")  # fmt: skip
+                           "torch.optim.Muon and bitsandbytes' AdamW8bit (and lamb and lion, by Recipe)")  # fmt: skip
     groups = _rated(optimizer, rate)
     said = [makers[kind](g) for g in groups]
     for group in groups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Optional
@@ -63,6 +64,7 @@ def translations() -> dict[Any, Any]:
 def rewritten(graph: Any) -> Any:
     """The captured program with such operators written out."""
     _stop_without_gradients(graph.graph_module)
+    _hide_all(graph.graph)
     _fix_strides(graph.graph)
     _stop_at_padding(graph.graph)
     _divide_complex(graph.graph)
@@ -140,6 +142,32 @@ def _fix_strides(graph: Any) -> None:
                 copy = graph.call_function(torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
             copy.meta = dict(node.meta)
             node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+
+def _hide_all(graph: Any) -> None:
+    """Has attention's masks of booleans be sums with minus infinity: a query that may see no key gives 0 in torch. The exporter adds the
+    type's lowest number in their place, with which all keys of such a query count alike."""
+    aten = torch.ops.aten
+    for node in list(graph.nodes):
+        mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+        if node.target is not aten.scaled_dot_product_attention.default or mask is None or mask.meta["val"].dtype != torch.bool:
+            continue
+        made: dict[Any, Any] = {}
+        values = {mask: mask.meta["val"]}
+        for target, args, kwargs in ((aten.logical_not.default, (mask,), {}), (aten.zeros_like.default, (mask,), {"dtype": node.meta["val"].dtype})):
+            with graph.inserting_before(node):
+                made[target] = graph.call_function(target, args, kwargs)
+            values[made[target]] = target(values[mask], **kwargs)
+        hidden, zeros = made.values()
+        with graph.inserting_before(node):
+            added = graph.call_function(aten.masked_fill.Scalar, (zeros, hidden, -math.inf))
+        values[added] = aten.masked_fill.Scalar(values[zeros], values[hidden], -math.inf)
+        for new in (hidden, zeros, added):
+            new.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")} | {"val": values[new]}
+        if len(node.args) > 3:
+            node.update_arg(3, added)
+        else:
+            node.update_kwarg("attn_mask", added)
 
 
 def _stop_at_padding(graph: Any) -> None:
