@@ -282,7 +282,8 @@ class PaddedAttention(nn.Module):
     def forward(self, x, seen):
         seen = (seen[:, None, :] > 0) & torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
         if not self.added:
-            return F.scaled_dot_product_attention(x, self.key(x), x, attn_mask=seen)
+            x = x[:, None]  # one head
+            return F.scaled_dot_product_attention(x, self.key(x), x, attn_mask=seen[:, None])[:, 0]
         scores = x @ self.key(x).transpose(1, 2) + torch.where(seen, 0.0, torch.finfo(torch.float32).min)
         return scores.softmax(-1) @ x
 
