@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr double kLeast = 30, kStart = 600, kLong = 1800;  // seconds
-constexpr double kMedians = 10;
+constexpr double kMedians = 10, kMost = 1e7;
 constexpr size_t kMeasured = 3, kKept = 32;  // steps
 
 milliseconds from_seconds(double seconds) { return milliseconds(static_cast<int64_t>(seconds * 1000)); }
@@ -24,11 +24,13 @@ absl::Status Timeouts::set(const std::string& text) {
   const std::string name = text.substr(0, equals);
   const std::optional<Phase> phase = parse_enum<Phase>(name);
   double seconds = 0;
-  const bool number = equals != text.npos && absl::SimpleAtod(text.substr(equals + 1), &seconds);
-  if (!number || !(seconds > 0) || seconds > 1e7 || (!phase && name != "collective"))
+  if (equals == text.npos || (!phase && name != "collective"))
     return absl::InvalidArgumentError(
         cat("--timeout ", quote(text),
             ": expected PHASE=SECONDS with a phase of start, data, step, collective, checkpoint, evaluation"));
+  if (!absl::SimpleAtod(text.substr(equals + 1), &seconds) || !(seconds > 0) || seconds > kMost)
+    return absl::InvalidArgumentError(
+        cat("--timeout ", quote(text), ": expected seconds above 0 and up to ", static_cast<int64_t>(kMost)));
   (phase ? phases[static_cast<size_t>(*phase)] : collective) = seconds;
   return absl::OkStatus();
 }

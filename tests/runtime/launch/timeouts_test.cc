@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/cat.h"
+
 namespace partita::runtime {
 namespace {
 
@@ -30,6 +32,12 @@ TEST(TimeLimits, WhatIsFixedCounts) {
   EXPECT_EQ(limits.of_collective(Phase::kStart), milliseconds(7000));
   for (const char* bad : {"", "step", "step=", "step=0", "step=-1", "steps=3", "step=x", "step=1e30"})
     EXPECT_FALSE(fixed.set(bad).ok()) << bad;
+  for (const char* bad : {"step=0", "step=nan", "step=1e10", "step=x"})
+    EXPECT_EQ(std::string(fixed.set(bad).message()),
+              cat("--timeout '", bad, "': expected seconds above 0 and up to 10000000"));
+  EXPECT_EQ(std::string(fixed.set("steps=3").message()),
+            "--timeout 'steps=3': expected PHASE=SECONDS with a phase of start, data, step, collective, checkpoint, "
+            "evaluation");
 }
 
 }  // namespace
