@@ -57,6 +57,10 @@ std::map<int64_t, Archived> by_step(const std::vector<ObjectInfo>& objects) {
 
 absl::StatusOr<std::unique_ptr<CheckpointArchive>> CheckpointArchive::open(const Options& options,
                                                                            const EnvironmentMap& environment) {
+  std::error_code error;
+  if (fs::equivalent(options.folder, options.place, error))
+    return absl::InvalidArgumentError(cat("--checkpoint ", quote(options.folder, 1000), " and --checkpoint-to ",
+                                          quote(options.place, 1000), " are the same folder; choose two"));
   std::unique_ptr<CheckpointArchive> archive(new CheckpointArchive(options));
   PARTITA_ASSIGN_OR_RETURN(archive->store_, open_object_store(options.place, environment, &archive->transfers_));
   return archive;

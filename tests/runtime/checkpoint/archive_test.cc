@@ -57,6 +57,14 @@ TEST(CheckpointArchive, AFolder_ComesBack) {
   check_comes_back(place / "slow", {});
 }
 
+TEST(CheckpointArchive, TheFolderItself_IsRefused) {
+  const TempFolder here;
+  const absl::Status same = save(holder(layouts()[3]), {.folder = here.path(), .to = here.path() + "/./"}, {1}, 1);
+  EXPECT_EQ(same.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(same.message()), HasSubstr("are the same folder; choose two"));
+  EXPECT_THAT(list_checkpoints(here.path()), ElementsAre());
+}
+
 TEST(CheckpointArchive, ABucket_ComesBack) {
   if (!fs::exists(python())) GTEST_SKIP() << "no " << python() << ": run tools/install_test_services";
   const S3Server server(4);
