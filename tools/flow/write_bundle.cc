@@ -1,10 +1,15 @@
 #include "tools/flow/write_bundle.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
 
+#include "absl/strings/numbers.h"
 #include "base/atomic_file.h"
 #include "base/cat.h"
 #include "base/mapped_file.h"
@@ -179,6 +184,44 @@ absl::Status write_within(const Compiled& compiled, const std::string& bundle, c
   return runtime::seal_bundle(folder, manifest(compiled));
 }
 
+constexpr const char* kUnfinished = ".partial.";
+
+// Puts the finished folder `fresh` in the place of what is there, which then is at `fresh`. A kill at any moment leaves
+// one of both whole under the name, where the file system can exchange two names.
+absl::Status take_place(const std::string& fresh, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  if (!fs::exists(fs::symlink_status(folder, ec))) {
+    fs::rename(fresh, folder, ec);
+  } else if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
+    const std::string aside = cat(fresh, ".old");
+    fs::rename(folder, aside, ec);
+    if (!ec) fs::rename(fresh, folder, ec);
+    std::error_code ignored;
+    if (ec) fs::rename(aside, folder, ignored);
+    if (!ec) fs::remove_all(aside, ignored);
+  }
+  if (ec) return absl::InvalidArgumentError(cat("cannot move the bundle to ", quote(folder), ": ", ec.message()));
+  return absl::OkStatus();
+}
+
+// What was left beside `folder` by processes of this host that were killed.
+void remove_interrupted(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ec, ignored;
+  const fs::path path = fs::absolute(folder, ignored);
+  const std::string begin = cat(path.filename().string(), kUnfinished);
+  std::vector<fs::path> left;
+  for (fs::directory_iterator at(path.parent_path(), ec), end; !ec && at != end; at.increment(ec)) {
+    const std::string name = at->path().filename().string();
+    pid_t process = 0;
+    if (name.starts_with(begin) && absl::SimpleAtoi(name.substr(begin.size()), &process) && process > 0 &&
+        ::kill(process, 0) != 0 && errno == ESRCH)
+      left.push_back(at->path());
+  }
+  for (const fs::path& one : left) fs::remove_all(one, ignored);
+}
+
 }  // namespace
 
 verifier::Bundle serial_part(const Compiled& compiled) {
@@ -195,23 +238,21 @@ verifier::Bundle serial_part(const Compiled& compiled) {
   return b;
 }
 
-absl::Status replace_bundle(const std::string& folder, absl::FunctionRef<absl::Status(const std::string&)> fill) {
+absl::Status replace_bundle(const std::string& place, absl::FunctionRef<absl::Status(const std::string&)> fill) {
   namespace fs = std::filesystem;
   std::error_code ec;
+  const std::string folder = place.substr(0, std::max<size_t>(1, place.find_last_not_of('/') + 1));
   if (fs::exists(folder, ec) && !fs::exists(fs::path(folder) / runtime::kManifestName, ec)) {
     return absl::FailedPreconditionError(
         cat(quote(folder), " exists and is no bundle; choose another place or remove it"));
   }
-  std::string fresh = cat(folder, ".partial.", getpid());
+  remove_interrupted(folder);
+  const std::string fresh = cat(folder, kUnfinished, getpid());
   fs::create_directories(fresh, ec);
   if (ec) return absl::InvalidArgumentError(cat("cannot create ", quote(fresh), ": ", ec.message()));
   absl::Status status = fill(fresh);
-  if (status.ok()) {
-    fs::remove_all(folder, ec);
-    fs::rename(fresh, folder, ec);
-    if (ec) status = absl::InvalidArgumentError(cat("cannot move the bundle to ", quote(folder), ": ", ec.message()));
-  }
-  if (!status.ok()) fs::remove_all(fresh, ec);
+  if (status.ok()) status = take_place(fresh, folder);
+  fs::remove_all(fresh, ec);
   return status;
 }
 

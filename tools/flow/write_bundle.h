@@ -20,8 +20,8 @@ absl::Status write_bundle(const Compiled& compiled, const std::string& runner, c
 // What the verifier holds other plans against.
 verifier::Bundle serial_part(const Compiled& compiled);
 
-// A bundle at `folder` in place of the one that may be there: `fill` is called with a new empty folder, which takes its
+// A bundle at `place` in place of the one that may be there: `fill` is called with a new empty folder, which takes its
 // place when that has ended well, and is gone otherwise. FailedPrecondition as above.
-absl::Status replace_bundle(const std::string& folder, absl::FunctionRef<absl::Status(const std::string& fresh)> fill);
+absl::Status replace_bundle(const std::string& place, absl::FunctionRef<absl::Status(const std::string& fresh)> fill);
 
 }  // namespace partita
