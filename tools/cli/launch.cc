@@ -239,6 +239,19 @@ absl::Status launch(const Flags& flags) {
     std::printf("%s", script.c_str());
     return absl::OkStatus();
   }
+  if (flags.dry_run) {
+    for (int rank = 0; rank < job.ranks; ++rank) {
+      std::vector<std::string> line = {cat("RANK=", rank),
+                                       cat("LOCAL_RANK=", rank),
+                                       cat("WORLD_SIZE=", job.ranks),
+                                       cat("LOCAL_WORLD_SIZE=", job.ranks),
+                                       "MASTER_ADDR=127.0.0.1",
+                                       cat("MASTER_PORT=", job.port)};
+      line.insert(line.end(), job.command.begin(), job.command.end());
+      std::printf("%s\n", shell_line(line).c_str());
+    }
+    return absl::OkStatus();
+  }
   return run_bundle(flags.bundle, flags.run, {.processes = true, .restarts = flags.restarts, .ranks = flags.ranks});
 }
 

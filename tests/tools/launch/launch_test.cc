@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <sstream>
 #include <thread>
 
 #include "nlohmann/json.hpp"
 #include "runtime/launch/shell_words.h"
+#include "tests/support/carried_model.h"
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
 #include "tools/launch/hosts_file.h"
@@ -258,6 +260,19 @@ TEST_F(OverSsh, Stop_LetsRanksSaveAndLeave) {
   stopper.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(read("out.0") + read("out.1"), "saved\nsaved\n");
+}
+
+TEST(Launch, DryRunOfThisHost_PrintsEachRankAndStartsNone) {
+  const TempFolder folder;
+  const std::string bundle = folder / "bundle", checkpoints = folder / "ckpt";
+  ASSERT_EQ(run_partita("compile " + kCarriedModel + "--ranks 2 --quiet -o " + bundle).code, 0);
+  const Outcome o = run_partita("launch " + bundle + " --dry-run --data " + write_text(folder) +
+                                " --steps 2 --checkpoint " + checkpoints);
+  EXPECT_EQ(o.code, 0) << o.text;
+  for (const char* rank : {"RANK=0 LOCAL_RANK=0 WORLD_SIZE=2", "RANK=1 LOCAL_RANK=1 WORLD_SIZE=2"})
+    EXPECT_THAT(o.text, HasSubstr(rank));
+  EXPECT_THAT(o.text, HasSubstr("bundle/rank --data"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoints));
 }
 
 }  // namespace
