@@ -336,10 +336,34 @@ absl::Status export_onnx(const CheckpointReader& reader, const ExportFlags& flag
   return absl::OkStatus();
 }
 
-absl::Status export_checkpoint(const ExportFlags& flags) {
-  PARTITA_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(flags.checkpoint));
+std::filesystem::path canonical(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+}
+
+// That nothing is written over a checkpoint, nor one file over the other.
+absl::Status check_outputs(const CheckpointReader& reader, const ExportFlags& flags) {
   if (flags.output.empty() == flags.folder.empty())
     return absl::InvalidArgumentError("say either -o NAME.safetensors, -o NAME.onnx, or --hf FOLDER");
+  for (const auto& [flag, path] : {std::pair{"-o", flags.output}, {"--optimizer", flags.optimizer}}) {
+    const std::filesystem::path folder = canonical(path).parent_path();
+    if (!path.empty() && (folder == canonical(reader.folder()) || runtime::checkpoint_step(folder.filename().string())))
+      return absl::InvalidArgumentError(
+          cat(flag, " ", quote(path, 1000), " lies in a checkpoint; choose another place"));
+  }
+  if (!flags.optimizer.empty() && canonical(flags.output) == canonical(flags.optimizer))
+    return absl::InvalidArgumentError(
+        cat("-o and --optimizer are both ", quote(flags.output, 1000), "; choose two files"));
+  return absl::OkStatus();
+}
+
+absl::Status export_checkpoint(const ExportFlags& flags) {
+  PARTITA_ASSIGN_OR_RETURN(CheckpointReader reader, open_checkpoint(flags.checkpoint));
+  PARTITA_RETURN_IF_ERROR(check_outputs(reader, flags));
+  const std::string& strip = flags.renaming.strip;
+  const std::vector<CheckpointTensor>& all = reader.manifest().tensors;
+  if (std::none_of(all.begin(), all.end(), [&](const CheckpointTensor& t) { return t.name.starts_with(strip); }))
+    std::fprintf(stderr, "warning: --strip-prefix %s: no name of the checkpoint begins so\n", quote(strip).c_str());
   // Before the weights take their name: where one of both cannot be written, neither is.
   std::unique_ptr<SafetensorsWriter> optimizer;
   if (!flags.optimizer.empty()) {
