@@ -3,23 +3,33 @@
 
 #include <stdlib.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "base/cat.h"
+#include "base/mapped_file.h"
 
 namespace partita {
 
 class TemporaryFolder {
  public:
-  // Unavailable, naming `what` it is for, where none can be made.
+  // Where none can be made: an error that names `what` it is for and where it should be.
   static absl::StatusOr<TemporaryFolder> create(std::string_view what) {
-    std::error_code ec;
-    std::string name = (std::filesystem::temp_directory_path(ec) / "partita-XXXXXX").string();
-    if (ec || ::mkdtemp(name.data()) == nullptr)
-      return absl::UnavailableError(cat("cannot create a folder at ", name, " for ", what, "; set TMPDIR"));
+    const std::string action = cat("make a folder for ", what, " in");
+    auto with_remedy = [](const absl::Status& error) {
+      return absl::Status(error.code(), cat(error.message(), "; set TMPDIR to a folder that can be written"));
+    };
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    if (error) {  // it does not say where
+      const char* said = ::getenv("TMPDIR");
+      return with_remedy(file_error(action, said == nullptr ? "/tmp" : said, error.value()));
+    }
+    std::string name = (parent / "partita-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) return with_remedy(file_error(action, parent.string(), errno));
     return TemporaryFolder(std::move(name));
   }
   TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::move(other.path_)) { other.path_.clear(); }

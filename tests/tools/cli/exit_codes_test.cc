@@ -4,12 +4,14 @@
 
 #include "base/cat.h"
 #include "base/exit_code.h"
+#include "tests/support/carried_model.h"
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
 
 namespace partita {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(ExitCodes, AreThoseOfTheDocuments) {
@@ -35,6 +37,18 @@ TEST(ExitCodes, GoThereAndBack) {
   EXPECT_EQ(status_of_exit(137, "why").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(exit_code(absl::NotFoundError("no file")), 2);
   EXPECT_EQ(exit_code(absl::DeadlineExceededError("late")), 129);
+}
+
+// A folder that is not there, a file, and one that nobody can write into.
+TEST(ExitCodes, ATemporaryFolderThatCannotBeMade_IsBadUsage) {
+  const TempFolder folder;
+  for (const std::string& place : {folder / "none", folder.write("file", ""), std::string("/proc")}) {
+    const Outcome o = run_command("TMPDIR=" + place + " " + partita_program() + " train " + kCarriedModel +
+                                  "--quiet --data " + write_text(folder));
+    EXPECT_EQ(o.code, 2) << o.text;
+    EXPECT_THAT(o.text, AllOf(HasSubstr("cannot make a folder for the bundle in '" + place + "': "),
+                              HasSubstr("; set TMPDIR to a folder that can be written")));
+  }
 }
 
 }  // namespace
