@@ -1,5 +1,6 @@
 #include "base/fault.h"
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -37,7 +38,10 @@ absl::Status status_of_exception() {
   }
 }
 
-void exit_on_uncaught() { std::set_terminate(uncaught); }
+void exit_on_uncaught() {
+  std::set_terminate(uncaught);
+  ::signal(SIGXFSZ, SIG_IGN);
+}
 
 void stop_with_fault(std::string_view message, bool out_of_resources) {
   std::fprintf(stderr, "partita: %.*s\n", static_cast<int>(message.size()), message.data());

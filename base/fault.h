@@ -12,7 +12,8 @@ namespace partita {
 absl::Status status_of_exception();
 
 // From here on an exception that nobody catches (of any thread, or out of a destructor) ends the process as
-// stop_with_fault does. For the start of main.
+// stop_with_fault does, and a write past the limit on a file's size is an error as on a full disk. For the start of
+// main.
 void exit_on_uncaught();
 
 // One line on standard error, then the process ends at once: code 3 where memory or threads ran out, else 1.

@@ -51,5 +51,17 @@ TEST(ExitCodes, ATemporaryFolderThatCannotBeMade_IsBadUsage) {
   }
 }
 
+TEST(ExitCodes, ALimitOnTheSizeOfFiles_IsAFullDisk) {
+  const TempFolder folder;
+  const std::string bundle = folder / "bundle";
+  ASSERT_EQ(run_partita("compile " + kCarriedModel + "--quiet -o " + bundle).code, 0);
+  const std::string flags = " --threads 1 --quiet --steps 1 --data " + write_text(folder) + " --checkpoint ";
+  for (const std::string& program : {partita_program() + " run " + bundle, bundle + "/rank"}) {
+    const Outcome o = run_command("ulimit -f 100; " + program + flags + (folder / "ckpt"));
+    EXPECT_EQ(o.code, 3) << o.text;
+    EXPECT_THAT(o.text, HasSubstr("File too large"));
+  }
+}
+
 }  // namespace
 }  // namespace partita
