@@ -1,8 +1,10 @@
 // The command line: one verb, one file in tools/cli.
+#include <cerrno>
 #include <cstdio>
 #include <new>
 #include <stdexcept>
 #include <string_view>
+#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "base/cat.h"
@@ -26,6 +28,14 @@ std::string exit_codes_text() {
 
 // Verbs that save a checkpoint on SIGUSR1.
 bool takes_steps(std::string_view verb) { return verb == "run" || verb == "train"; }
+
+// A result that nobody can read is none.
+absl::Status output_status() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      cat("cannot write to standard output", errno == 0 ? "" : cat(": ", std::generic_category().message(errno))));
+}
 
 }  // namespace
 }  // namespace partita
@@ -70,12 +80,13 @@ int main(int argc, char** argv) {
   try {
     if (result = partita::check_words(app, argc, argv); result.ok()) app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : static_cast<int>(partita::ExitCode::kUsage);
+    if (app.exit(e) != 0) return static_cast<int>(partita::ExitCode::kUsage);
   } catch (const std::bad_alloc&) {
     result = absl::ResourceExhaustedError("out of memory");
   } catch (const std::exception& e) {
     result = absl::InternalError(e.what());
   }
+  result.Update(partita::output_status());
   if (!result.ok()) std::fprintf(stderr, "partita: %s\n", std::string(result.message()).c_str());
   return partita::exit_code(result);
 }

@@ -51,6 +51,15 @@ TEST(ExitCodes, ATemporaryFolderThatCannotBeMade_IsBadUsage) {
   }
 }
 
+TEST(ExitCodes, AResultThatCannotBeWritten_DoesNotFit) {
+  for (const std::string& command :
+       {std::string("--version"), std::string("--help"), "train " + kCarriedModel + "--print-config"}) {
+    const Outcome o = run_partita(command + " > /dev/full");
+    EXPECT_EQ(o.code, 3) << command;
+    EXPECT_THAT(o.text, HasSubstr("partita: cannot write to standard output")) << command;
+  }
+}
+
 TEST(ExitCodes, ALimitOnTheSizeOfFiles_IsAFullDisk) {
   const TempFolder folder;
   const std::string bundle = folder / "bundle";
