@@ -50,6 +50,9 @@ int main(int argc, char** argv) {
   app.set_version_flag(
       "--version", [] { return partita::version_text(partita::kBuildInfo); }, "version, commit, libraries and modules");
   app.footer(partita::exit_codes_text());
+  app.failure_message([](const CLI::App* root, const CLI::Error& e) {
+    return partita::without_limits(*root, CLI::FailureMessage::simple(root, e));
+  });
   absl::Status result;
   partita::add_train(app, result);
   partita::add_plan(app, result);

@@ -172,6 +172,21 @@ absl::Status check_words(const CLI::App& app, int argc, char** argv) {
   return absl::OkStatus();
 }
 
+// "--steps: Value -1 not in range 0.000000 to 17976931…" of a check for numbers from 0 on, or above 0.
+std::string without_limits(const CLI::App& app, const std::string& message) {
+  constexpr std::string_view kValue = ": Value ", kRange = " not in range 0.000000 to 179769";
+  const size_t value = message.find(kValue), range = message.find(kRange), end = message.find('\n');
+  if (value == message.npos || range == message.npos || end == message.npos) return message;
+  const CLI::App* verb = &app;
+  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().back();
+  const std::string name = message.substr(0, value);
+  const CLI::Option* option = verb->get_option_no_throw(name);
+  const bool from_zero = option == nullptr || option->get_type_name().find("NONNEGATIVE") != std::string::npos;
+  const size_t begin = value + kValue.size();
+  return cat(name, " ", quote(message.substr(begin, range - begin)), ": expected ",
+             from_zero ? "0 or more" : "a number above 0", message.substr(end));
+}
+
 absl::StatusOr<std::string> find_runner() {
   namespace fs = std::filesystem;
   std::error_code ec;

@@ -75,6 +75,7 @@ struct LaunchFlags {
   runtime::RestartLimits restarts = {};
   std::optional<int64_t> ranks = {};  // of the bundle's plans the one for so many; unset: the bundle's own
 
+  // After those of RunFlags.
   void add(CLI::App& app);
 };
 // --ranks of a bundle that is there.
@@ -94,6 +95,9 @@ absl::StatusOr<Plan> search_plan(const PlanRequest& request, bool quiet);
 
 // The first word that is no command or option where it stands: InvalidArgument with the nearest one.
 absl::Status check_words(const CLI::App& app, int argc, char** argv);
+
+// What the parser says of a number that is out of range, without the limits of its type.
+std::string without_limits(const CLI::App& app, const std::string& message);
 
 // The runner that bundles are made with: beside this program, where it is installed (../lib/partita), or where it was
 // built (../runtime).

@@ -68,6 +68,7 @@ void Flags::add(CLI::App& verb) {
   add_restarts(verb, restarts);
   add_ranks(verb, ranks);
   run.add(verb);
+  verb.get_option("--keep")->needs(verb.get_option("--checkpoint"));
   talk.add(verb);
 }
 

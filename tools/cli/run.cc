@@ -62,6 +62,7 @@ absl::Status run_supervised(const runtime::BundleFiles& bundle, const runtime::B
 void LaunchFlags::add(CLI::App& app) {
   app.add_flag("--processes", processes, "each rank in a process of its own (over TCP), not as threads of this one");
   add_restarts(app, restarts);
+  app.get_option("--keep")->needs(app.get_option("--checkpoint"));
 }
 
 void add_restarts(CLI::App& app, runtime::RestartLimits& limits) {

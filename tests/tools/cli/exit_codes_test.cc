@@ -60,6 +60,15 @@ TEST(ExitCodes, AResultThatCannotBeWritten_DoesNotFit) {
   }
 }
 
+TEST(ExitCodes, NumbersOutOfRange_AreToldInWords) {
+  const std::string run = "run none --data none ";
+  EXPECT_THAT(run_partita(run + "--steps -1").text, HasSubstr("--steps '-1': expected 0 or more\n"));
+  EXPECT_THAT(run_partita(run + "--every 0").text, HasSubstr("--every '0': expected a number above 0\n"));
+  EXPECT_THAT(run_partita(run + "--threads 0").text, HasSubstr("--threads: Value 0 not in range 1 to 4096\n"));
+  EXPECT_EQ(run_partita(run + "--steps -1").code, 2);
+  EXPECT_THAT(run_partita(run + "--keep 2").text, HasSubstr("--keep requires --checkpoint"));
+}
+
 TEST(ExitCodes, ALimitOnTheSizeOfFiles_IsAFullDisk) {
   const TempFolder folder;
   const std::string bundle = folder / "bundle";
