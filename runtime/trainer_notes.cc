@@ -83,6 +83,14 @@ bool tell_slow_checkpoint(const Checkpointer::Cost& cost, double waited, double 
   return true;
 }
 
+void tell_data(const StepPrograms& programs, int64_t first_step) {
+  for (const std::string& line : programs.told()) std::fprintf(stderr, "%s\n", line.c_str());
+  const int64_t all = programs.epoch_samples(), step = programs.samples(first_step);
+  if (all > 0 && all < step)
+    std::fprintf(stderr, "warning: the data hold %lld samples, fewer than the %lld of a step, which takes some twice\n",
+                 static_cast<long long>(all), static_cast<long long>(step));
+}
+
 std::string start_note(int64_t steps, int64_t samples, int64_t tokens, const std::string& changes) {
   return cat(steps, steps == 1 ? " step of " : " steps of ", samples, samples == 1 ? " sample" : " samples",
              tokens > 0 ? cat(" (", tokens, " tokens)") : "", changes);

@@ -55,14 +55,27 @@ class Tracer {
   // Nodes in their order.
   void follow(const Node& node) {
     if (node.outputs.empty() || !is_integer(graph_.type(node.outputs[0]).dtype)) return;
-    if (node.op->view || node.op->casts) {
+    if (node.op->view || node.op->casts || node.op->name == "slice" || node.op->name == "pad") {
       traces_[node.outputs[0]] = traces_[node.inputs[0]];
+    } else if (node.op->name == "concat") {
+      traces_[node.outputs[0]] = joined(node);
     } else if (node.op == select_) {
       traces_[node.outputs[0]] = selected(node.inputs[0], node.inputs[1], node.inputs[2]);
     }
   }
 
  private:
+  // Of a part that is traced and constants beside it.
+  Trace joined(const Node& node) const {
+    Trace found;
+    for (ValueId v : node.inputs) {
+      if (literals_[v] != nullptr) continue;
+      if (traces_[v].input < 0 || found.input >= 0) return {};
+      found = traces_[v];
+    }
+    return found;
+  }
+
   // Of "condition ? yes : no", one of which is traced.
   Trace selected(ValueId condition, ValueId yes, ValueId no) const {
     bool in_yes = traces_[yes].input >= 0;

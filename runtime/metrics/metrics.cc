@@ -269,7 +269,16 @@ absl::StatusOr<std::unique_ptr<MetricsSink>> open_metrics_sink(const std::string
 
 absl::Status MetricsFanOut::write(const StepMetrics& metrics) {
   absl::Status first;
-  for (const auto& sink : sinks_) first.Update(sink->write(metrics));
+  std::erase_if(sinks_, [&](const std::unique_ptr<MetricsSink>& sink) {
+    const absl::Status written = sink->write(metrics);
+    if (!absl::IsResourceExhausted(written)) {
+      first.Update(written);
+      return false;
+    }
+    std::fprintf(stderr, "warning: %s; training goes on, without these metrics from step %lld on\n",
+                 std::string(written.message()).c_str(), static_cast<long long>(metrics.step));
+    return true;
+  });
   return first;
 }
 

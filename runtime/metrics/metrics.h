@@ -96,7 +96,8 @@ std::string prometheus_name(std::string_view name);
 // By the path's ending: .csv, .jsonl or .json, .prom; a folder or a path ending in "/" is TensorBoard's.
 absl::StatusOr<std::unique_ptr<MetricsSink>> open_metrics_sink(const std::string& path, bool append = false);
 
-// Hands each step to several sinks; the first error is returned after all were tried.
+// Hands each step to several sinks; the first error is returned after all were tried. A sink whose disk is full is told
+// of on stderr and left: the steps to come are worth more than what is written of them.
 class MetricsFanOut : public MetricsSink {
  public:
   void add(std::unique_ptr<MetricsSink> sink) { sinks_.push_back(std::move(sink)); }

@@ -46,6 +46,27 @@ TEST(IndexBounds, SelectionsReplaceAMark) {
   EXPECT_EQ(index_bounds(g), expected);
 }
 
+// As causal models move labels by one: padding at the end, or a mark put there, and a slice.
+TEST(IndexBounds, LabelsThatAreMovedAreLabels) {
+  Builder b;
+  const ValueId x = b.input("x", {DType::kF64, {6, 4}}), labels = b.input("labels", {DType::kI64, {6}}),
+                others = b.input("others", {DType::kI64, {6}}), mark = b.scalar(DType::kI64, -100);
+  auto slice = [&](ValueId v, int64_t from, int64_t to) {
+    using Ints = std::vector<int64_t>;
+    return b.emit("slice", {v}, {{"starts", Ints{from}}, {"limits", Ints{to}}, {"strides", Ints{1}}});
+  };
+  auto use = [&](ValueId v) {
+    v = b.select(b.emit("ne", {v, mark}), v, b.scalar(DType::kI64, 0));
+    b.output("loss", b.emit_all("cross_entropy", {x, v})[0]);
+  };
+  const std::vector<int64_t> none = {0}, one = {1};
+  use(slice(b.emit("pad", {labels, mark}, {{"low", none}, {"high", one}}), 1, 7));
+  use(b.emit("concat", {slice(others, 1, 6), b.broadcast_to(mark, {1})}, {{"dim", int64_t{0}}}));
+  Graph g = std::move(b).finish();
+  const std::map<std::string, IndexBounds> expected = {{"labels", {0, 4, -100}}, {"others", {0, 4, -100}}};
+  EXPECT_EQ(index_bounds(g), expected);
+}
+
 TEST(IndexBounds, AllUsesHold) {
   EXPECT_EQ(both({0, 4, -100}, {-7, 7}), (IndexBounds{0, 4}));
   EXPECT_EQ(both({-200, 200}, {0, 4, -100}), (IndexBounds{0, 4, -100}));
