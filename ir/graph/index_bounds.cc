@@ -69,7 +69,7 @@ class Tracer {
   Trace joined(const Node& node) const {
     Trace found;
     for (ValueId v : node.inputs) {
-      if (literals_[v] != nullptr) continue;
+      if (literals_[v] != nullptr || number(v)) continue;
       if (traces_[v].input < 0 || found.input >= 0) return {};
       found = traces_[v];
     }
