@@ -56,7 +56,10 @@ std::string StepPrograms::changes(int64_t step) const {
 
 std::string StepPrograms::fingerprint() const {
   std::string all;
-  for (const auto& input : inputs_) append(all, all.empty() ? "" : "; ", input->source().fingerprint());
+  for (const auto& input : inputs_) {
+    if (input->source().fingerprint().empty()) return "";
+    append(all, all.empty() ? "" : "; ", input->source().fingerprint());
+  }
   return all;
 }
 

@@ -72,7 +72,7 @@ class StepPrograms {
   // "; 1024 samples from step 10000 on", for each change after a step, or of each length.
   std::string changes(int64_t step) const;
   std::vector<std::string> told() const;
-  // Of the data that steps read: alike where they hold the same samples.
+  // Of the data that steps read: alike where they hold the same samples; empty where more of them may come.
   std::string fingerprint() const;
   // Of the data, whose numbers are labels; empty where there are none.
   std::vector<std::string> classes() const { return inputs_.back()->source().classes(); }

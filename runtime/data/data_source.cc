@@ -189,6 +189,7 @@ absl::StatusOr<std::unique_ptr<DataSource>> DataSource::open(const DataConfig& c
   const int64_t together = config.length.own > 0 && !of_many ? config.length.largest / config.length.own : 1;
   source->order_ =
       SampleOrder(source->samples_, config.shuffle, source->reader_->shuffle_window(), config.seed, together);
+  source->fingerprint_ = source->reader_->fingerprint();
   source->config_ = config;
   source->inputs_ = std::move(inputs);
   source->global_batch_ = global_batch;

@@ -31,8 +31,8 @@ class DataSource {
   const std::vector<InputSpec>& inputs() const { return inputs_; }
   // What a run says of its data when it begins, a line each.
   std::vector<std::string> told() const { return reader_->told(); }
-  // SampleReader::fingerprint.
-  std::string fingerprint() const { return reader_->fingerprint(); }
+  // SampleReader::fingerprint, as the data were opened.
+  const std::string& fingerprint() const { return fingerprint_; }
   std::vector<std::string> classes() const { return reader_->classes(); }
   // -1 when absent.
   int input_index(std::string_view name) const;
@@ -74,6 +74,7 @@ class DataSource {
   std::vector<InputSpec> inputs_;
   std::vector<std::vector<std::byte>> padding_;  // one sample per input; empty without pad_tail
   std::unique_ptr<SampleReader> reader_;
+  std::string fingerprint_;
   SampleOrder order_;
   int64_t global_batch_ = 0, samples_ = 0;
 };

@@ -97,7 +97,11 @@ class MixReader : public SampleReader {
   std::string describe() const override { return description_; }
   std::string fingerprint() const override {
     std::string all;
-    for (const auto& s : sources_) append(all, s->fingerprint(), "; ");
+    for (const auto& s : sources_) {
+      const std::string of_source = s->fingerprint();
+      if (of_source.empty()) return "";
+      append(all, of_source, "; ");
+    }
     return all;
   }
   std::vector<std::string> told() const override {

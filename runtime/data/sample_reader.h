@@ -38,7 +38,8 @@ class SampleReader {
   virtual std::string describe() const = 0;
   // Where a sample is: "'ids.bin': sample 3, tokens 192 to 255".
   virtual std::string locate(int64_t sample) const { return cat(describe(), ": sample ", sample); }
-  // A text that is alike where the samples are, wherever their files lie (runtime/data/fingerprint.h).
+  // A text that is alike where the samples are, wherever their files lie (runtime/data/fingerprint.h); empty where more
+  // of them may come.
   virtual std::string fingerprint() const { return cat(samples(), " samples"); }
   // Names of the classes whose numbers are labels, by these numbers; empty where there are none.
   virtual std::vector<std::string> classes() const { return {}; }
