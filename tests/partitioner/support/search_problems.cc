@@ -79,4 +79,9 @@ Problem problem(const Workload& w, const Cluster& c, int64_t batch) {
   return p;
 }
 
+double seconds_found(CostModel& model, const SearchOptions& options) {
+  const auto found = search(model, options);
+  return found.ok() && found->best ? model.predict(found->best->layout, false).step_seconds : 1e300;
+}
+
 }  // namespace partita

@@ -25,6 +25,9 @@ Workload transformer(int blocks, double d, double s, double v);
 
 Problem problem(const Workload& w, const Cluster& c, int64_t batch);
 
+// Of a step of the layout that is found; 1e300 where none is.
+double seconds_found(CostModel& model, const SearchOptions& options);
+
 // Programs compiled here, of any workload.
 struct OfOwnPrograms {
   OfOwnPrograms(Workload w, Cluster c, int64_t batch)

@@ -13,11 +13,6 @@ Cluster with_memory(Cluster c, double bytes) {
   return c;
 }
 
-double seconds(CostModel& model, const SearchOptions& options) {
-  const auto found = search(model, options);
-  return found.ok() && found->best ? model.predict(found->best->layout, false).step_seconds : 1e300;
-}
-
 // What fits a device fits a larger one.
 TEST(MemorySearch, MoreIsNeverSlower) {
   std::mt19937 rng(5);
@@ -33,7 +28,7 @@ TEST(MemorySearch, MoreIsNeverSlower) {
     double before = 1e300;
     for (const double gigabytes : {6, 7, 8, 9, 10, 12, 14, 17, 20, 24}) {
       OfOwnPrograms own(w, with_memory(c, gigabytes * 1e9), batch);
-      const double now = seconds(own.model, o);
+      const double now = seconds_found(own.model, o);
       EXPECT_LE(now, 1.005 * before) << round << ", " << gigabytes << " GB";
       fits += now < 1e300, before = std::min(before, now);
     }

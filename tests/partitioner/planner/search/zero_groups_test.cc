@@ -9,11 +9,6 @@
 namespace partita {
 namespace {
 
-double seconds(CostModel& model, const SearchOptions& options) {
-  const auto found = search(model, options);
-  return found.ok() && found->best ? model.predict(found->best->layout, false).step_seconds : 1e300;
-}
-
 // No pinned groups are faster than what is found without the pin, but for what the search leaves out: groups that save
 // a fiftieth of the exchanges at most.
 TEST(ZeroGroups, AreSearched) {
@@ -35,7 +30,7 @@ TEST(ZeroGroups, AreSearched) {
       if (ranks == 1) continue;
       SearchOptions o;
       o.pin.zero_group = ranks;
-      EXPECT_LE(free, 1.01 * seconds(model, o))
+      EXPECT_LE(free, 1.01 * seconds_found(model, o))
           << round << ", groups of " << ranks << ": " << describe(found->best->layout);
     }
   }
