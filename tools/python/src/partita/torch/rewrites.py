@@ -144,6 +144,11 @@ def _fix_strides(graph: Any) -> None:
             node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
 
+def _origin_of(node: Any) -> dict[str, Any]:
+    """Where in the module what is made in a node's place comes from."""
+    return {key: value for key, value in node.meta.items() if key in ("nn_module_stack", "stack_trace")}
+
+
 def _hide_all(graph: Any) -> None:
     """Has attention's masks of booleans be sums with minus infinity: a query that may see no key gives 0 in torch. The exporter adds the
     type's lowest number in their place, with which all keys of such a query count alike."""
@@ -152,18 +157,14 @@ def _hide_all(graph: Any) -> None:
         mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
         if node.target is not aten.scaled_dot_product_attention.default or mask is None or mask.meta["val"].dtype != torch.bool:
             continue
-        made: dict[Any, Any] = {}
-        values = {mask: mask.meta["val"]}
-        for target, args, kwargs in ((aten.logical_not.default, (mask,), {}), (aten.zeros_like.default, (mask,), {"dtype": node.meta["val"].dtype})):
-            with graph.inserting_before(node):
-                made[target] = graph.call_function(target, args, kwargs)
-            values[made[target]] = target(values[mask], **kwargs)
-        hidden, zeros = made.values()
+        seen, dtype = mask.meta["val"], node.meta["val"].dtype
         with graph.inserting_before(node):
+            hidden = graph.call_function(aten.logical_not.default, (mask,))
+            zeros = graph.call_function(aten.zeros_like.default, (mask,), {"dtype": dtype})
             added = graph.call_function(aten.masked_fill.Scalar, (zeros, hidden, -math.inf))
-        values[added] = aten.masked_fill.Scalar(values[zeros], values[hidden], -math.inf)
-        for new in (hidden, zeros, added):
-            new.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")} | {"val": values[new]}
+        number = torch.zeros_like(seen, dtype=dtype)
+        for new, value in ((hidden, seen), (zeros, number), (added, number)):
+            new.meta = _origin_of(node) | {"val": value}
         if len(node.args) > 3:
             node.update_arg(3, added)
         else:
@@ -186,7 +187,7 @@ def _stop_at_padding(graph: Any) -> None:
         with graph.inserting_after(rows):
             found = graph.call_function(aten.where.self, (rows, constant, node))
         for made in (constant, here, rows, found):
-            made.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
+            made.meta = _origin_of(node)
         found.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(found, delete_user_cb=lambda user: user not in (constant, found))
 
@@ -278,7 +279,7 @@ def _divide_complex(graph: Any) -> None:
                 rest = [call(aten.unsqueeze.default, rest[0], -1)]
             call(aten.view_as_complex.default, call(node.target, call(aten.view_as_real.default, x), *rest))
         for one in made:
-            one.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
+            one.meta = _origin_of(node)
         made[-1].meta["val"] = node.meta["val"]
         node.replace_all_uses_with(made[-1])
         graph.erase_node(node)
