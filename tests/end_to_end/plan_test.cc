@@ -388,7 +388,8 @@ TEST_F(PlanCommand, WhatIsOfferedFits) {
     const nlohmann::json plan = nlohmann::json::parse(TempFolder::read(out_ / "p.json"));
     for (const nlohmann::json& bytes : plan["predicted"]["program_bytes"])
       EXPECT_LE(bytes.get<double>(), std::stod(memory));
-    Outcome compiled = run_partita("compile " + flags + "--plan " + (out_ / "p.json") + " -o " + (out_ / "b"));
+    Outcome compiled =
+        run_partita("compile " + flags + "--target cuda:sm_89 --plan " + (out_ / "p.json") + " -o " + (out_ / "b"));
     EXPECT_EQ(compiled.code, 0) << plan["layout"] << compiled.text;
   }
   EXPECT_GT(offered, 2u);

@@ -132,14 +132,15 @@ std::vector<StageUnits> CostModel::chunk_units(const Layout& l) const {
   const std::vector<int>& cuts = l.cuts.empty() ? even_cuts(l) : l.cuts;
   std::vector<StageUnits> out(cuts.size());
   const bool alike = l.recompute_blocks.empty();
-  size_t at = 0, block = 0;
+  size_t at = 0;
   for (size_t p = 0; p < cuts.size(); ++p) {
     out[p].counts.assign(w.kinds.size(), 0);
     if (!alike) out[p].recomputed.assign(w.kinds.size(), {});
     for (int k = 0; k < cuts[p] && at < w.units.size(); ++k, ++at) {
       const size_t kind = static_cast<size_t>(w.units[at]);
       ++out[p].counts[kind];
-      if (!alike && w.kinds[kind].is_block()) ++out[p].recomputed[kind][static_cast<size_t>(l.recompute_of(block++))];
+      if (const int64_t block = block_numbers_[at]; !alike && block >= 0)
+        ++out[p].recomputed[kind][static_cast<size_t>(l.recompute_of(static_cast<size_t>(block)))];
     }
     out[p].units = cuts[p], out[p].first = p == 0;
   }

@@ -30,6 +30,9 @@ void Breakdown::add(const PassTimes& p, double times) {
 }
 
 CostModel::CostModel(const Problem& problem) : problem_(problem) {
+  const Workload& w = *problem_.workload;
+  int64_t blocks = 0;
+  for (size_t u = 0; u < w.units.size(); ++u) block_numbers_.push_back(w.unit(u).is_block() ? blocks++ : -1);
   const Cluster& c = *problem_.cluster;
   for (size_t first = 0; first < c.groups.size(); ++first) {
     for (size_t last = first + 1; last < c.groups.size(); ++last)

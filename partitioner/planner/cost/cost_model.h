@@ -272,6 +272,7 @@ class CostModel {
                    std::vector<std::vector<ChunkTimes>>& stages) const;
 
   Problem problem_;
+  std::vector<int64_t> block_numbers_;                       // of each unit, its number among the blocks; -1: none
   std::vector<std::unique_ptr<CostModel>> shorter_;          // of problem_.shorter
   std::map<std::pair<size_t, size_t>, DeviceGroup> joined_;  // groups, first to last, as one
   std::map<Key, std::vector<UnitCost>> cache_;

@@ -189,9 +189,9 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
   }
   double gathers = 0, back = 0, edge = 0;  // seconds that they take; edge: the first
   double computed = 0, computed_back = 0;
-  size_t block = 0;
-  for (size_t u = 0; u < first; ++u) block += w.unit(u).is_block();
   std::vector<double> gather_of(costs.size(), -1);
+  std::vector<std::optional<std::pair<LaneUnit, LaneUnit>>> passes(costs.size() * kRecomputeModes);  // by kind and mode
+  forward.units.reserve(static_cast<size_t>(units.units)), backward.units.reserve(static_cast<size_t>(units.units));
   const std::vector<double> kept = kept_shares(l, costs, first, static_cast<size_t>(units.units));
   for (size_t u = first; u < first + static_cast<size_t>(units.units); ++u) {
     const size_t kind = static_cast<size_t>(w.units[u]);
@@ -204,8 +204,11 @@ void CostModel::add_lane_waits(const Layout& l, const DeviceGroup& group, const 
       other.gather_bytes = received[u];
       gather += unit_exchange(other, group, l).gather;
     }
-    auto [there, again] = lane_units(c, w.kinds[kind], l.recompute_of(block), group, l);
-    block += w.kinds[kind].is_block();
+    const int64_t block = block_numbers_[u];
+    const RecomputeMode mode = block < 0 ? RecomputeMode::kNone : l.recompute_of(static_cast<size_t>(block));
+    auto& of_both = passes[kind * kRecomputeModes + static_cast<size_t>(mode)];
+    if (!of_both) of_both = lane_units(c, w.kinds[kind], mode, group, l);
+    auto [there, again] = *of_both;
     if (each) {
       there.gather = gather, again.gather = gather * (1 - kept[u - first]);
       there.gathered_bytes = again.gathered_bytes = c.gather_bytes + received[u] + c.frozen_bytes;

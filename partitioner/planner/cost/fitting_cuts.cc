@@ -26,7 +26,8 @@ class CostModel::StageRun {
       before_.push_back(before_.back());
       ++before_.back()[static_cast<size_t>(k)];
     }
-    for (int64_t s = 0; s < l.pipeline; ++s) rooms_.emplace_back(model, l, layouts_[static_cast<size_t>(s)], s);
+    const std::vector<StageUnits> chunks = model.chunk_units(l);
+    for (int64_t s = 0; s < l.pipeline; ++s) rooms_.emplace_back(model, l, chunks, layouts_[static_cast<size_t>(s)], s);
   }
 
   // Units of each stage, none of which takes longer than `most` seconds; empty where there are none.

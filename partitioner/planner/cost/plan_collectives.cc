@@ -344,20 +344,18 @@ PlanTraffic CostModel::traffic(const Layout& whole) {
 }
 
 std::vector<double> CostModel::crossing_bytes(const Layout& l) const {
-  std::vector<int> ends = l.cuts.empty() ? even_cuts(l) : l.cuts;
-  std::partial_sum(ends.begin(), ends.end(), ends.begin());
-  auto chunk_of = [&](int unit) {
-    return static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), unit) - ends.begin());
-  };
-  std::vector<double> out(ends.size(), 0);
+  const std::vector<int>& cuts = l.cuts.empty() ? even_cuts(l) : l.cuts;
+  std::vector<double> out(cuts.size(), 0);
   if (l.pipeline == 1) return out;
+  std::vector<size_t> chunk_of;  // of units
+  for (size_t p = 0; p < cuts.size(); ++p) chunk_of.insert(chunk_of.end(), static_cast<size_t>(cuts[p]), p);
   for (const CrossingValue& v : problem_.workload->crossing) {
-    const size_t maker = chunk_of(v.maker), stages = static_cast<size_t>(l.pipeline);
+    const size_t maker = chunk_of[static_cast<size_t>(v.maker)], stages = static_cast<size_t>(l.pipeline);
     // Programs compiled here send what crosses as they have it: a residual stream that starts at an embedding is fp32.
     const double bytes = problem_.own_programs ? v.bytes : v.elements * problem_.options.element_bytes();
     size_t before = maker;
     for (int reader : v.readers) {
-      const size_t chunk = chunk_of(reader);
+      const size_t chunk = chunk_of[static_cast<size_t>(reader)];
       if (chunk != before && chunk % stages != maker % stages) out[maker] += bytes;
       before = chunk;
     }

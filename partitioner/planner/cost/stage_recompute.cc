@@ -24,14 +24,6 @@ std::vector<std::vector<size_t>> units_of_chunks(const std::vector<StageUnits>& 
   return out;
 }
 
-// Of each unit, its number among the blocks; -1: it is none.
-std::vector<int64_t> block_numbers(const Workload& w) {
-  std::vector<int64_t> out;
-  int64_t next = 0;
-  for (size_t u = 0; u < w.units.size(); ++u) out.push_back(w.unit(u).is_block() ? next++ : -1);
-  return out;
-}
-
 // Which of a stage's blocks have the modes that its kinds have: the first blocks of each chunk are computed again, so
 // that no chunk of an interleaved stage keeps more than one block more than others.
 void spread(std::vector<StageUnits::ByMode> left, const Workload& w, const std::vector<std::vector<size_t>>& chunks,
@@ -112,7 +104,6 @@ std::optional<Layout> CostModel::with_recompute(Layout whole, double spare) {
   const Workload& w = *problem_.workload;
   const std::vector<StageUnits> chunks = chunk_units(whole);
   const StageLayouts layouts(whole);
-  const std::vector<int64_t> numbers = block_numbers(w);
   std::vector<RecomputeMode> modes(static_cast<size_t>(block_count(w)), RecomputeMode::kNone);
   std::vector<double> wanted(static_cast<size_t>(whole.pipeline), spare);
   std::vector<int64_t> short_of_room;
@@ -123,9 +114,9 @@ std::optional<Layout> CostModel::with_recompute(Layout whole, double spare) {
     for (int64_t s : std::exchange(short_of_room, {})) {
       const size_t stage = static_cast<size_t>(s);
       StageUnits units = units_of_stage(whole, chunks, s);
-      if (StageRoom(*this, whole, layouts[stage], s).compute_again(units, wanted[stage])) {
+      if (StageRoom(*this, whole, chunks, layouts[stage], s).compute_again(units, wanted[stage])) {
         spread(std::move(units.recomputed), w, units_of_chunks(chunks, stage, static_cast<size_t>(whole.pipeline)),
-               numbers, modes);
+               block_numbers_, modes);
       } else if (round == 0) {
         return std::nullopt;
       }
@@ -153,7 +144,6 @@ std::optional<Layout> CostModel::with_recompute(Layout whole, double spare) {
 std::vector<RecomputedBlocks> CostModel::recomputed(const Layout& whole, int64_t s) {
   const Workload& w = *problem_.workload;
   const std::vector<StageUnits> chunks = chunk_units(whole);
-  const std::vector<int64_t> numbers = block_numbers(w);
   const Layout l = whole.of_stage(s);
   const std::vector<UnitCost>& costs = unit_costs(group_of_stage(whole, s), l);
   const double in_memory = held(whole, chunks, s), times = static_cast<double>(micro_batches(problem_, whole));
@@ -161,12 +151,12 @@ std::vector<RecomputedBlocks> CostModel::recomputed(const Layout& whole, int64_t
   std::array<RecomputedBlocks, kRecomputeModes> by_mode;
   for (const auto& list : units_of_chunks(chunks, static_cast<size_t>(s), static_cast<size_t>(whole.pipeline))) {
     for (size_t unit : list) {
-      if (numbers[unit] < 0) continue;
-      const size_t kind = static_cast<size_t>(w.units[unit]), block = static_cast<size_t>(numbers[unit]);
+      if (block_numbers_[unit] < 0) continue;
+      const size_t kind = static_cast<size_t>(w.units[unit]), block = static_cast<size_t>(block_numbers_[unit]);
       const RecomputeMode mode = whole.recompute_of(block);
       if (mode <= RecomputeMode::kNone) continue;
       RecomputedBlocks& to = by_mode[static_cast<size_t>(mode)];
-      to.mode = mode, to.blocks.push_back(numbers[unit]);
+      to.mode = mode, to.blocks.push_back(block_numbers_[unit]);
       const bool apart = puts_off(s == 0, l);
       const auto kept = [&](RecomputeMode m) { return kept_on_rank(w.kinds[kind], problem_, device, l, m, apart); };
       const KeptBytes left = kept(mode_on(device, mode));

@@ -16,11 +16,12 @@ constexpr double kWorthHost = 0.05, kWorthHostOfStage = 1e-3;
 
 }  // namespace
 
-CostModel::StageRoom::StageRoom(CostModel& model, const Layout& whole, const Layout& own, int64_t stage)
+CostModel::StageRoom::StageRoom(CostModel& model, const Layout& whole, const std::vector<StageUnits>& chunks,
+                                const Layout& own, int64_t stage)
     : problem_(model.problem_),
       own_(own),
       device_(model.group_of_stage(whole, stage).device),
-      held_(model.held(whole, model.chunk_units(whole), stage)) {
+      held_(model.held(whole, chunks, stage)) {
   const Workload& w = *problem_.workload;
   const std::vector<UnitCost>& costs = model.unit_costs(model.group_of_stage(whole, stage), own);
   each_.resize(w.kinds.size()), waiting_.resize(w.kinds.size());

@@ -11,8 +11,10 @@ namespace partita {
 
 class CostModel::StageRoom {
  public:
-  // `own`: the layout that all stages would have if they were like this one; it must outlive this.
-  StageRoom(CostModel& model, const Layout& whole, const Layout& own, int64_t stage);
+  // `chunks`: of `whole`. `own`: the layout that all stages would have if they were like this one; it must outlive
+  // this.
+  StageRoom(CostModel& model, const Layout& whole, const std::vector<StageUnits>& chunks, const Layout& own,
+            int64_t stage);
 
   // Bytes that units need beyond what the device has; negative: that are left.
   double missing(const StageUnits& units) const;

@@ -11,11 +11,11 @@
 
 #include "base/cat.h"
 #include "base/status.h"
-#include "partitioner/planner/search/cut_names.h"
 #include "partitioner/planner/search/layout_groups.h"
 #include "partitioner/planner/search/layout_order.h"
+#include "partitioner/planner/search/neighbours.h"
 #include "partitioner/planner/search/put_off.h"
-#include "partitioner/planner/search/refused_programs.h"
+#include "partitioner/planner/search/shortlist.h"
 #include "partitioner/planner/search/stage_space.h"
 #include "partitioner/planner/search/waiting_less.h"
 #include "partitioner/planner/space/layout_space.h"
@@ -23,14 +23,11 @@
 namespace partita {
 namespace {
 
-constexpr size_t kReplayed = 8;
 // Where stages differ: chunks of each, and cuts that are balanced and layouts that are priced.
 constexpr int64_t kMostInterleaveApart = 4, kMostEffort = 300000;
-constexpr double kNever = 1e300;
+constexpr double kNever = Shortlist::kNever;
 // Programs that compute blocks again fill their devices: one a little more over than another is not allocated in vain.
 constexpr double kMoreThanRefused = 1.1;
-// Of the room, by which a layout may be over by the count for the compiler to be asked all the same.
-constexpr double kCountError = 0.05;
 // Times the fastest layout's seconds: what takes longer with all or none of the optimizer's states on the host is not
 // looked at with parts of them there.
 constexpr double kNear = 1.1;
@@ -38,27 +35,27 @@ constexpr double kNear = 1.1;
 class Search {
  public:
   Search(CostModel& model, const SearchOptions& options)
-      : model_(model), problem_(model.problem()), options_(options), refusals_(problem_), names_(model) {}
+      : model_(model), problem_(model.problem()), options_(options), list_(model, options) {}
 
   absl::StatusOr<SearchResult> run() {
     auto start = std::chrono::steady_clock::now();
     auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
     PARTITA_ASSIGN_OR_RETURN(space_, layout_space(problem_, options_.pin, options_.recompute, options_.micro));
     out_of_time_ = [this, elapsed] {
-      return options_.time_limit > 0 && elapsed() > options_.time_limit && (fastest_ < kNever || options_.gives_up);
+      return options_.time_limit > 0 && elapsed() > options_.time_limit &&
+             (list_.fastest() < kNever || options_.gives_up);
     };
-    groups_ = layout_groups(model_, space_, [this](std::string why) { refuse(std::move(why)); });
+    groups_ = layout_groups(model_, space_, [this](std::string why) { list_.contradict(std::move(why)); });
     for (bool found = false; !found;) {
       explore();
       if (out_.considered == 0) return contradiction();
-      choose();
-      PARTITA_ASSIGN_OR_RETURN(found, allocate_best());
+      list_.choose();
+      PARTITA_ASSIGN_OR_RETURN(found, list_.allocate_best());
+      if (!found) compute_refused_again();
     }
     if (!out_.best && !out_.nearest) return contradiction();
-    out_.others.insert(out_.others.end(), refused_.begin(), refused_.end());
-    name_cuts();
     out_.seconds = elapsed();
-    return std::move(out_);
+    return list_.finish();
   }
 
  private:
@@ -69,11 +66,22 @@ class Search {
     while (next_ < groups_.size() && !passed(groups_[next_].bound, groups_.size() - next_)) look_at(groups_[next_++]);
     look_at_stages_that_differ();
     look_at_those_for_memory();
+    look_around();
+  }
+
+  // Layouts near the fastest one, for as long as that leads to faster ones.
+  void look_around() {
+    for (const Layout* best = list_.fastest_layout(); best != nullptr && !out_of_time_();) {
+      const Layout from = *best;
+      if (!looked_around_.insert(order(0, from)).second) return;
+      for (const Layout& l : neighbours(model_, space_, from)) offer(l);
+      best = list_.fastest_layout();
+    }
   }
 
   // Stages with gathers or scatters in every micro-batch: memory is all that they gain.
   void look_at_those_for_memory() {
-    for_memory_.take_up(fastest_, [&](double seconds, const Layout& l) {
+    for_memory_.take_up(list_.fastest(), [&](double seconds, const Layout& l) {
       if (out_of_time_()) {
         leave_out(seconds);
       } else if (can_fit_offloaded(l)) {
@@ -84,7 +92,7 @@ class Search {
 
   // Whether nothing of `left` groups with this bound or larger ones is looked at any more.
   bool passed(double bound, size_t left) {
-    if (bound >= fastest_) {
+    if (bound >= list_.fastest()) {
       out_.bounded += static_cast<int64_t>(left);
       return true;
     }
@@ -95,14 +103,14 @@ class Search {
 
   // Something with this bound is not looked at.
   void leave_out(double bound) {
-    if (fastest_ < kNever) out_.gap = std::max(out_.gap, 1 - bound / fastest_);
+    if (list_.fastest() < kNever) out_.gap = std::max(out_.gap, 1 - bound / list_.fastest());
   }
 
   // Best bound first: a combination's own is worked out when it is its turn, which it may then have to wait for again.
   void look_at_stages_that_differ() {
     if (space_.splits.empty()) return;
     StageSpace stages(model_, space_);
-    const std::vector<StageChoice> choices = stages.below(fastest_);
+    const std::vector<StageChoice> choices = stages.below(list_.fastest());
     using Turn = std::tuple<double, size_t, bool>;  // bound, choice, whether the bound is its own
     std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
     for (size_t k = 0; k < choices.size(); ++k) turns.emplace(choices[k].bound, k, false);
@@ -110,7 +118,7 @@ class Search {
     while (!turns.empty()) {
       const auto [bound, k, own] = turns.top();
       if (passed(bound, turns.size())) break;
-      if (effort_ >= kMostEffort && fastest_ < kNever) {
+      if (effort_ >= kMostEffort && list_.fastest() < kNever) {
         leave_out(bound);
         break;
       }
@@ -120,16 +128,12 @@ class Search {
       if (own) {
         look_at({bound, std::move(l)});
       } else if (std::string why = invalid(problem_, l); !why.empty()) {
-        refuse(std::move(why));
+        list_.contradict(std::move(why));
       } else {
         turns.emplace(std::max(bound, model_.lower_bound(l)), k, true);
       }
     }
     leave_out(stages.dropped_bound());
-  }
-
-  void refuse(std::string why) {
-    if (out_.contradictions.size() < 16 && reasons_.insert(why).second) out_.contradictions.push_back(std::move(why));
   }
 
   void look_at(const LayoutGroup& group) {
@@ -145,12 +149,12 @@ class Search {
       for (int64_t depth : depths) {
         l.schedule = schedule, l.interleave = depth;
         if (searched(l) && depth > kMostInterleaveApart && depths.size() > 1) break;
-        if (l.pipeline > 1 && space_.cuts.empty() && (++effort_, model_.cuts_bound(l, searched(l)) >= fastest_))
+        if (l.pipeline > 1 && space_.cuts.empty() && (++effort_, model_.cuts_bound(l, searched(l)) >= list_.fastest()))
           continue;
         std::string why = invalid(problem_, l);
         if (why.empty()) why = space_.other_parts(l);
         if (!why.empty()) {
-          refuse(std::move(why));
+          list_.contradict(std::move(why));
           continue;
         }
         bool fits = false;  // with less of its states divided
@@ -165,8 +169,8 @@ class Search {
           if (zero == 0 || l.zero_group == 0 || (why = invalid(problem_, l)).empty()) {  // all else was valid before
             if (!for_memory) fits |= consider_offloads(l);
             if (for_memory) for_memory_.add(least_offered_, l);
-          } else if (reasons_.insert(why).second) {
-            out_.contradictions.insert(out_.contradictions.begin(), std::move(why));
+          } else {
+            list_.contradict(std::move(why), true);
           }
         }
       }
@@ -193,7 +197,7 @@ class Search {
     if (needed > 0) l.offload_fraction = needed;
     bool fits = consider(l);
     if (!fits && needed < 1) l.offload_fraction = 1, fits = consider(l);
-    if ((offered_ < fastest_ ? found_ : offered_) >= kNear * fastest_) return fits;
+    if ((offered_ < list_.fastest() ? found_ : offered_) >= kNear * list_.fastest()) return fits;
     for (double part : {0.25, 0.5, 0.75}) {
       if (part < needed) l.offload_fraction = part, consider(l);
     }
@@ -222,15 +226,8 @@ class Search {
     return ++effort_, model_.can_fit(l);
   }
 
-  // Whether the stages differ without a pin.
-  bool searched(const Layout& l) const { return !l.stages.empty() && space_.stages.empty(); }
-
-  // Whether stages may begin anywhere.
-  bool cuts_are_open(const Layout& l) const {
-    const bool mixed = problem_.cluster->groups.size() > 1;
-    return l.pipeline > 1 && space_.cuts.empty() &&
-           (searched(l) || (l.interleave == 1 && (mixed || !space_.ranges.pipeline.pinned)));
-  }
+  bool searched(const Layout& l) const { return space_.searches_stages(l); }
+  bool cuts_are_open(const Layout& l) const { return space_.leaves_cuts_open(problem_, l); }
 
   // Blocks evenly, and balanced by time where cuts are open. Where what is balanced does not fit, balanced among what
   // fits: with blocks computed again (compute_again), or on devices that differ as it is. Whether any fits as it is.
@@ -253,7 +250,7 @@ class Search {
     if (offer(l)) return true;
     if (l.interleave > 1 || !mixed || may_compute_again(l)) return fits;
     l.cuts = model_.fitting_cuts(l);
-    return (!l.cuts.empty() && model_.bound(l, l.cuts) < fastest_ && offer(l)) || fits;
+    return (!l.cuts.empty() && model_.bound(l, l.cuts) < list_.fastest() && offer(l)) || fits;
   }
 
   // Takes it, and it with its states in groups of ranks. Whether it fits as it is.
@@ -261,7 +258,7 @@ class Search {
     const Layout whole = model_.with_exchanges(l);
     const Candidate c{whole, model_.predict(whole, false)};
     const bool fits = take_or_compute_again(c);
-    if (may_wait_less_in_groups(model_, space_, c, fastest_)) offer_in_groups(l);
+    if (may_wait_less_in_groups(model_, space_, c, list_.fastest())) offer_in_groups(l);
     offered_ = c.prediction.step_seconds, least_offered_ = std::min(least_offered_, offered_);
     return fits;
   }
@@ -278,7 +275,7 @@ class Search {
       wait_less(c);
       return true;
     }
-    if (c.prediction.step_seconds < fastest_) {
+    if (c.prediction.step_seconds < list_.fastest()) {
       compute_again(c.layout);
     } else if (may_compute_again(c.layout)) {
       slower_.add(c.prediction.step_seconds, c.layout);
@@ -290,30 +287,37 @@ class Search {
     return space_.recompute_by_block && l.recompute == RecomputeMode::kNone;
   }
 
-  // Layouts like it that wait less: each that fits, or may, is one to choose.
+  // Layouts like it that wait less: each that fits, or may, or does with blocks computed again, is one to choose.
   void wait_less(const Candidate& c) {
-    for (const Layout& l : waiting_less(model_, space_, c, fastest_)) take({l, model_.predict(l, false)});
+    for (const Layout& l : waiting_less(model_, space_, c, list_.fastest())) {
+      const Candidate other{l, model_.predict(l, false)};
+      const bool again = may_compute_again(l) && l.recompute_blocks.empty();
+      if (!take(other) && again && other.prediction.step_seconds < list_.fastest()) compute_again_as(l);
+    }
   }
 
-  // Blocks are computed again so that the layout fits, as far as its gathers run ahead, or further.
+  // Blocks are computed again so that the layout fits, as it is, or waiting less where that may be worth as much again.
   void compute_again(const Layout& l) {
     if (!may_compute_again(l)) return;
-    compute_again_as(l);
-    if (space_.prefetch_blocks) return;
-    for (const Layout& further : model_.prefetching_further(l)) compute_again_as(further);
+    const Candidate c{l, model_.predict(l, false)};
+    const double again = compute_again_as(l), added = again - c.prediction.step_seconds;
+    if (again == kNever) return;
+    for (const Layout& other : waiting_less(model_, space_, c, list_.fastest() - added)) {
+      if (model_.predict(other, false).step_seconds + added < list_.fastest()) compute_again_as(other);
+    }
   }
 
-  // Until it fits with the room that programs like it turned out to need.
-  void compute_again_as(const Layout& l) {
+  // Until it fits with the room that programs like it turned out to need: seconds, kNever where it does not.
+  double compute_again_as(const Layout& l) {
     double least = kNever;  // of the stages' room
     for (const DeviceGroup& g : problem_.cluster->groups)
       least = std::min(least, g.device.memory_bytes - g.device.reserve_bytes);
-    const double beyond = refusals_.beyond(l, least);
+    const double beyond = list_.beyond(l, least);
     const bool moves = may_move(l);
     if (options_.allocate && beyond == 0) {  // what may fit after all, as the compiler is to say
-      if (const auto doubtful = model_.with_recompute(l, -kCountError * least))
+      if (const auto doubtful = model_.with_recompute(l, -Shortlist::kCountError * least))
         take({*doubtful, model_.predict(*doubtful, false)});
-      if (moves) move_and_compute_again(l, -kCountError * least);
+      if (moves) move_and_compute_again(l, -Shortlist::kCountError * least);
     }
     std::optional<Layout> again = model_.with_recompute(l, kMoreThanRefused * beyond);
     const bool never = !again;
@@ -321,6 +325,7 @@ class Search {
     const Candidate c{*again, model_.predict(*again, false)};
     if (take(c)) wait_less(c);
     if (moves) move_and_compute_again(l, kMoreThanRefused * beyond);
+    return never ? kNever : c.prediction.step_seconds;
   }
 
   // Whether units may move between its stages: asked once of the cuts that are looked at, of those that are balanced.
@@ -331,133 +336,31 @@ class Search {
 
   // Stages that compute much again give units to others.
   void move_and_compute_again(Layout l, double spare) {
-    if (++effort_, model_.balanced_bound(l) >= fastest_) return;
+    if (++effort_, model_.balanced_bound(l) >= list_.fastest()) return;
     l.cuts = model_.fitting_cuts(l, spare);
-    if (l.cuts.empty() || model_.bound(l, l.cuts) >= fastest_) return;
+    if (l.cuts.empty() || model_.bound(l, l.cuts) >= list_.fastest()) return;
     if (auto again = model_.with_recompute(l, spare)) l = *std::move(again);
     take({l, model_.predict(l, false)});
   }
 
   // Those that were not worth it while something faster seemed to fit.
   void compute_slower_again() {
-    slower_.take_up(fastest_, [&](double, const Layout& l) { compute_again(l); });
+    slower_.take_up(list_.fastest(), [&](double, const Layout& l) { compute_again(l); });
   }
 
   // Keeps a priced layout where it is good; whether it fits by the count.
-  bool take(Candidate c) {
-    const Layout& l = c.layout;
-    ++out_.considered, ++effort_;
-    const bool fits = c.prediction.fits;
-    if (fits || is_doubtful(c.prediction)) {
-      PricedLayout p = priced(c.prediction.step_seconds, c.prediction, l);
-      if (!refusals_.covers(p)) {
-        if (fits) fastest_ = std::min(fastest_, p.seconds), found_ = std::min(found_, p.seconds);
-        (fits ? fit_ : doubtful_).push_back(std::move(p));
-      }
-    }
-    if (fits) return true;
-    ++out_.unfit;
-    if (!out_.nearest || c.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = c;
-    auto [at, fresh] = unfit_.try_emplace(family(c.layout), c);
-    if (!fresh && c.prediction.missing_bytes < at->second.prediction.missing_bytes) at->second = std::move(c);
-    return false;
+  bool take(const Candidate& c) {
+    ++effort_;
+    if (c.prediction.fits) found_ = std::min(found_, c.prediction.step_seconds);
+    return list_.take(c);
   }
 
-  // Whether it is over by less than the count may err, so that the compiler is to say.
-  bool is_doubtful(const Prediction& p) const {
-    return options_.allocate && p.missing_bytes <= kCountError * p.room(static_cast<size_t>(p.worst_stage));
-  }
-
-  // The fastest layout that fits, or may, and the best of each family, of which the first few are replayed.
-  void choose() {
-    const auto families = best_of_families(fit_);
-    std::vector<const PricedLayout*> fit;
-    for (const auto& [key, p] : families) fit.push_back(p);
-    std::sort(fit.begin(), fit.end(), [](const PricedLayout* a, const PricedLayout* b) { return before(*a, *b); });
-    const PricedLayout* first = fit.empty() ? nullptr : fit[0];
-    if (fit.size() > options_.keep) fit.resize(options_.keep);
-    out_.others.clear();
-    for (const PricedLayout* p : fit)
-      out_.others.push_back({p->layout, model_.predict(p->layout, out_.others.size() < kReplayed)});
-    std::vector<Candidate> unfit;
-    for (const auto& [key, c] : unfit_) {
-      if (!families.contains(key)) unfit.push_back(c);
-    }
-    std::ranges::sort(unfit, {}, [](const Candidate& c) { return order(c); });
-    for (size_t k = 0; k < unfit.size() && out_.others.size() < options_.keep; ++k) out_.others.push_back(unfit[k]);
-    for (size_t k = fit.size(); k < out_.others.size() && k < kReplayed; ++k)
-      out_.others[k].prediction = model_.predict(out_.others[k].layout, true);
-    if (out_.nearest && out_.nearest->prediction.program_bytes.empty())
-      out_.nearest->prediction = model_.predict(out_.nearest->layout, true);
-    out_.best.reset();
-    for (const PricedLayout& p : doubtful_) {
-      if (first == nullptr || before(p, *first)) first = &p;
-    }
-    if (first == nullptr) return;
-    out_.best = {first->layout, model_.predict(first->layout, true)};
-    for (size_t k = 0; k < out_.others.size(); ++k) {
-      Candidate& c = out_.others[k];
-      if (!c.prediction.fits || !(order(c) < order(*out_.best))) continue;
-      if (k >= kReplayed) c.prediction = model_.predict(c.layout, true);  // so far by the closed form
-      if (order(c) < order(*out_.best)) out_.best = c;
-    }
-    std::erase_if(out_.others, [&](const Candidate& c) { return c.layout == out_.best->layout; });
-  }
-
-  // What is refused by now is no choice any more, found already or later, but perhaps with more computed again.
-  void drop_refused() {
-    std::vector<Layout> dropped;
-    for (auto* all : {&fit_, &doubtful_}) {
-      std::erase_if(*all, [&](const PricedLayout& x) {
-        const bool covered = refusals_.covers(x);
-        if (covered && may_compute_again(x.layout)) dropped.push_back(x.layout);
-        return covered;
-      });
-    }
-    fastest_ = kNever;
-    for (const PricedLayout& p : fit_) fastest_ = std::min(fastest_, p.seconds);
-    for (Layout& l : dropped) {
+  // What the compiler refused, or would, may fit with more computed again.
+  void compute_refused_again() {
+    for (Layout& l : list_.drop_refused()) {
       l.recompute_blocks.clear();
-      compute_again(l);
+      if (may_compute_again(l)) compute_again(l);
     }
-  }
-
-  // Whether the best layout is one whose program fits, or none is left. Else it is refused, and those with it that need
-  // as much.
-  absl::StatusOr<bool> allocate_best() {
-    if (!options_.allocate || !out_.best) return true;
-    if (options_.most_allocated > 0 && out_.allocated >= options_.most_allocated) {
-      out_.best.reset();
-      return true;
-    }
-    Candidate& best = *out_.best;
-    ++out_.allocated;
-    auto bytes = options_.allocate(names_.named(best.layout));
-    if (bytes.ok()) {
-      if (best.prediction.fits && is_another_program(best.prediction, *bytes)) {
-        best.prediction.program_bytes = *std::move(bytes);
-        return true;
-      }
-      hold_program(best.prediction, *std::move(bytes));
-      if (best.prediction.fits) return true;
-      if (!out_.nearest || best.prediction.missing_bytes < out_.nearest->prediction.missing_bytes) out_.nearest = best;
-      refused_.push_back(best);
-      refusals_.add(best.layout, best.prediction);
-    } else if (bytes.status().code() == absl::StatusCode::kInternal) {
-      return bytes.status();
-    } else {
-      out_.contradictions.insert(out_.contradictions.begin(),
-                                 cat(describe(best.layout), ": ", bytes.status().message()));
-      refusals_.add(best.layout);
-    }
-    drop_refused();
-    return false;
-  }
-
-  void name_cuts() {
-    if (out_.best) out_.best->layout = names_.named(std::move(out_.best->layout));
-    if (out_.nearest) out_.nearest->layout = names_.named(std::move(out_.nearest->layout));
-    for (Candidate& c : out_.others) c.layout = names_.named(std::move(c.layout));
   }
 
   absl::Status contradiction() const {
@@ -470,25 +373,20 @@ class Search {
   CostModel& model_;
   const Problem& problem_;
   const SearchOptions& options_;
+  Shortlist list_;
+  SearchResult& out_ = list_.result();
   Space space_;
   std::vector<LayoutGroup> groups_;
-  size_t next_ = 0;                           // group to look at
-  std::vector<PricedLayout> fit_, doubtful_;  // by the count; over by less than kCountError, for the compiler to say
-  double fastest_ = kNever;                   // of fit_
-  double found_ = kNever;                     // of those with the offloads that are being considered
-  double offered_ = 0;                        // of what was offered last, as it is
-  double least_offered_ = kNever;             // of a layout, however its states are divided
-  std::map<Family, Candidate> unfit_;
+  size_t next_ = 0;                // group to look at
+  double found_ = kNever;          // of those with the offloads that are being considered
+  double offered_ = 0;             // of what was offered last, as it is
+  double least_offered_ = kNever;  // of a layout, however its states are divided
   std::map<Family, std::vector<int64_t>> group_sizes_;
-  PutOff slower_;                   // that do not fit as they are
-  PutOff for_memory_;               // stages with ZeRO-2 or 3
-  std::vector<Candidate> refused_;  // whose programs do not fit
-  RefusedPrograms refusals_;
-  CutNames names_;
-  std::set<std::string> reasons_;
+  PutOff slower_;                                         // that do not fit as they are
+  PutOff for_memory_;                                     // stages with ZeRO-2 or 3
+  std::set<decltype(order(0, Layout()))> looked_around_;  // layouts
   std::function<bool()> out_of_time_;
   int64_t effort_ = 0;
-  SearchResult out_;
 };
 
 }  // namespace

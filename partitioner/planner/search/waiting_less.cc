@@ -28,12 +28,14 @@ std::vector<Layout> waiting_less(CostModel& model, const Space& space, const Can
   std::vector<Layout> out;
   if (!space.prefetch_blocks && c.prediction.step_seconds - b.gathers < fastest)
     out = model.prefetching_further(c.layout);
-  const Layout ahead = out.empty() ? c.layout : out.back();
-  if (!space.overlap_products && c.prediction.step_seconds - b.tensor < fastest) {
-    if (auto parted = model.with_products_in_parts(ahead)) out.push_back(*std::move(parted));
+  if (c.prediction.step_seconds - b.within_passes() >= fastest) return out;
+  std::vector<Layout> ahead = {out.empty() ? c.layout : out.back()};
+  if (!space.overlap_micro_batches) {
+    if (auto in_turns = model.taking_turns(ahead[0])) out.push_back(*in_turns), ahead.push_back(*std::move(in_turns));
   }
-  if (!space.overlap_micro_batches && c.prediction.step_seconds - b.within_passes() < fastest) {
-    if (auto in_turns = model.taking_turns(ahead)) out.push_back(*std::move(in_turns));
+  if (space.overlap_products) return out;
+  for (const Layout& l : ahead) {
+    if (auto parted = model.with_products_in_parts(l)) out.push_back(*std::move(parted));
   }
   return out;
 }

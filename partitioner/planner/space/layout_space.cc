@@ -196,6 +196,12 @@ int64_t Space::zero_group_of(const Layout& l) const {
   return zero_group_of_node ? std::gcd(l.data * l.expert, zero_group) : zero_group;
 }
 
+bool Space::leaves_cuts_open(const Problem& problem, const Layout& l) const {
+  const bool mixed = problem.cluster->groups.size() > 1;
+  return l.pipeline > 1 && cuts.empty() &&
+         (searches_stages(l) || (l.interleave == 1 && (mixed || !ranges.pipeline.pinned)));
+}
+
 std::string Space::other_parts(const Layout& l) const {
   const int64_t chunks = static_cast<int64_t>(cuts.size()), wanted = l.pipeline * l.interleave;
   if (chunks == 0 || chunks == wanted) return "";

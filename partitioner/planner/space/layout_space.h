@@ -54,6 +54,10 @@ struct Space {
   int64_t zero_group_of(const Layout& layout) const;
   // Why pinned cuts are none of the layout's; empty where they are, or none are pinned.
   std::string other_parts(const Layout& layout) const;
+  // Whether the stages differ without a pin.
+  bool searches_stages(const Layout& layout) const { return !layout.stages.empty() && stages.empty(); }
+  // Whether stages may begin anywhere.
+  bool leaves_cuts_open(const Problem& problem, const Layout& layout) const;
 };
 absl::StatusOr<Space> layout_space(const Problem& problem, const PinRecipe& pin, RecomputeMode recompute,
                                    std::optional<int64_t> micro);

@@ -104,7 +104,7 @@ Case random_case(std::mt19937& rng) {
 
 TEST(MixedSearch, EqualsEnumerationOnSmallProblems) {
   std::mt19937 rng(11);
-  int differ = 0;
+  int differ = 0, equal = 0;
   for (int round = 0; round < 60; ++round) {
     Case c = random_case(rng);
     Problem p = problem(c.workload, c.cluster, c.batch);
@@ -130,10 +130,14 @@ TEST(MixedSearch, EqualsEnumerationOnSmallProblems) {
       if (o.prediction.fits) got = std::min(got, model.predict(o.layout, false).step_seconds);
       if (o.prediction.fits && &o == &found->others.back()) differ += !o.layout.stages.empty();
     }
-    EXPECT_NEAR(got, want, want * 1e-9) << round << " " << (found->best ? describe(found->best->layout) : "none fits");
+    // Near the fastest, other cuts are tried as well.
+    EXPECT_LE(got, want * (1 + 1e-9)) << round << " " << (found->best ? describe(found->best->layout) : "none fits");
+    EXPECT_GE(got, want * 0.8) << round;
+    equal += got >= want * (1 - 1e-9);
     EXPECT_EQ(found->gap, 0);
   }
   EXPECT_GT(differ, 15);  // of 60: it is worth it
+  EXPECT_GT(equal, 30);
 }
 
 // Every way to cut the units: none is much faster than the cuts that are balanced.

@@ -79,13 +79,15 @@ TEST(Search, EqualsEnumerationOnSmallProblems) {
       continue;
     }
     double got = model.predict(found->best->layout, false).step_seconds;
-    // The simulator may prefer another of the best few; by the closed form it is within what replays differ by.
-    EXPECT_LE(want, got + 1e-12);
+    // The simulator may prefer another of the best few. Near the fastest, cuts that are not balanced are tried as well.
     double least = got;
     for (const Candidate& o : found->others) {
       if (o.prediction.fits) least = std::min(least, model.predict(o.layout, false).step_seconds);
     }
-    EXPECT_NEAR(least, want, 1e-9 * want) << round << " " << describe(found->best->layout);
+    const Layout& l = found->best->layout;
+    EXPECT_LE(least, want * (1 + 1e-9)) << round << " " << describe(l);
+    const bool balanced = l.cuts.empty() || l.cuts == model.balanced_cuts(l);
+    EXPECT_GE(got, want * (balanced ? 1 - 1e-9 : 0.8)) << round << " " << describe(l);
     EXPECT_EQ(found->gap, 0);
   }
 }
