@@ -160,7 +160,7 @@ ValueId Builder::mean(ValueId a, std::vector<int64_t> dims, bool keep) {
   return scale(reduce_sum(a, std::move(dims), keep), 1 / n);
 }
 
-ValueId Builder::sum_to(ValueId a, const Shape& to) {
+ValueId Builder::sum_to(ValueId a, Shape to) {
   const Shape from = shape(a);
   if (from == to) return a;
   int lead = static_cast<int>(from.size() - to.size());
@@ -168,7 +168,7 @@ ValueId Builder::sum_to(ValueId a, const Shape& to) {
   for (int d = 0; d < static_cast<int>(from.size()); ++d) {
     if (d < lead || (to[d - lead] == 1 && from[d] != 1)) dims.push_back(d);
   }
-  return reshape(reduce_sum(a, std::move(dims), false), to);
+  return reshape(reduce_sum(a, std::move(dims), false), std::move(to));
 }
 
 ValueId Builder::matmul(ValueId a, ValueId b, bool transpose_a, bool transpose_b) {

@@ -67,7 +67,8 @@ class Builder {
   ValueId reshape(ValueId a, Shape shape);
   ValueId transpose(ValueId a, std::vector<int64_t> permutation);
   ValueId broadcast_to(ValueId a, const Shape& shape);
-  ValueId full(DType dtype, const Shape& shape, double value) { return broadcast_to(scalar(dtype, value), shape); }
+  // Shapes by value where nodes are made before they are read: that moves the table which `shape(v)` refers into.
+  ValueId full(DType dtype, Shape shape, double value) { return broadcast_to(scalar(dtype, value), shape); }
   ValueId reduce(std::string_view op, ValueId a, std::vector<int64_t> dims, bool keep);
   ValueId reduce_sum(ValueId a, std::vector<int64_t> dims, bool keep) {
     return reduce("reduce_sum", a, std::move(dims), keep);
@@ -75,7 +76,7 @@ class Builder {
   // Sum times 1/n, n the global count: a split leaves a partial sum.
   ValueId mean(ValueId a, std::vector<int64_t> dims, bool keep);
   // Undoes broadcasting: sums `a` down to `shape`.
-  ValueId sum_to(ValueId a, const Shape& shape);
+  ValueId sum_to(ValueId a, Shape shape);
   // a [..., m, k] (or [..., k, m] where transposed) x b, batch dimensions equal or 1.
   ValueId matmul(ValueId a, ValueId b, bool transpose_a = false, bool transpose_b = false);
 
