@@ -123,9 +123,16 @@ void DeviceEmitter::load_vector(const NestAccess& a, int id, Element& e) {
   unsigned vector = static_cast<unsigned>(s_.vector);
   DType type = nest_.operands[a.operand];
   Value* p = pointer(a.operand, element_number(a, e.index, 0));
-  Value* all = b_.CreateAlignedLoad(stored_type(context_, type, vector), p, alignment(a.operand, vector));
-  for (unsigned v = 0; v < vector; ++v)
-    e.known[v][id] = math_.from_stored(type, b_.CreateExtractElement(all, uint64_t{v}));
+  // Two bytes as one number: <2 x i8> is no type of PTX, and one that is read behind a branch goes through local
+  // memory.
+  const bool pair = vector == 2 && dtype_size(type) == 1;
+  llvm::Type* whole = pair ? b_.getInt16Ty() : stored_type(context_, type, vector);
+  Value* all = b_.CreateAlignedLoad(whole, p, alignment(a.operand, vector));
+  for (unsigned v = 0; v < vector; ++v) {
+    Value* one = pair ? b_.CreateTrunc(b_.CreateLShr(all, uint64_t{8} * v), b_.getInt8Ty())
+                      : b_.CreateExtractElement(all, uint64_t{v});
+    e.known[v][id] = math_.from_stored(type, one);
+  }
 }
 
 // The values are known already.

@@ -183,6 +183,17 @@ TEST(DeviceLayerNorm_ForwardAndBackward, MatchesReference) {
   }
 }
 
+// A mask of two columns that only stores read, behind a branch. The interpreter has no local memory.
+TEST(DeviceMask_OfTwoColumns, TakesNoLocalMemory) {
+  Maker m;
+  const Shape shape{70, 2};
+  ValueId x = m.in(shape), mask = m.in(shape, DType::kBool);
+  ValueId row = m.b.reduce_sum(x, {1}, true), y = m.b.sub(x, row);
+  m.out(m.b.select(mask, y, m.b.scalar(DType::kF32, 0)));
+  m.out(m.b.reduce_sum(m.b.mul(x, row), {0}, false));
+  for (ptx::Order order : kOrders) m.check({.order = order});
+}
+
 TEST(DeviceCrossEntropy_ForwardAndBackward, MatchesReference) {
   Maker m;
   ValueId x = m.in({37, 1003}), labels = m.in({37}, DType::kI64), g = m.in({37});
