@@ -62,7 +62,7 @@ class RowKernels {
   static absl::StatusOr<RowKernels> grad(CudaDevice& device, const Rows& rows, DType dtype, DType index,
                                          const KernelRequest& r) {
     constexpr int64_t kLimit = int64_t{1} << 31;
-    if (!is_summed(dtype) || rows.n >= kLimit || rows.count >= kLimit || rows.outer > 65535) return r.unsupported();
+    if (!is_summed(dtype) || rows.n >= kLimit || rows.count >= kLimit) return r.unsupported();
     RowKernels k(device, rows);
     k.passes_ = (static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(rows.n - 1, 1)))) + 3) / 4;
     k.passes_ += k.passes_ % 2;
@@ -84,11 +84,11 @@ class RowKernels {
     std::byte *keys = scratch, *order = scratch + rows_.count * 8;
     void* sorted[] = {&indices, &rows_.n, &rows_.count, &passes_, &keys, &order};
     device_->launch(first_, dim3(1), kSortThreads, sorted);
-    void* added[] = {&g, &keys, &order, &dx, &rows_.n, &rows_.count, &rows_.inner};
-    constexpr int64_t kMostThreads = 256, kOfThread = 8;
+    void* added[] = {&g, &keys, &order, &dx, &rows_.outer, &rows_.n, &rows_.count, &rows_.inner};
+    constexpr int64_t kMostThreads = 256, kOfThread = 8, kMostBlocks = 65535;  // along y and z
     const int64_t threads = std::clamp<int64_t>((rows_.inner + 31) / 32 * 32, 32, kMostThreads),
-                  shares = std::clamp<int64_t>(rows_.inner / (threads * kOfThread), 1, 65535);
-    const dim3 blocks(static_cast<unsigned>(rows_.count), static_cast<unsigned>(rows_.outer),
+                  shares = std::clamp<int64_t>(rows_.inner / (threads * kOfThread), 1, kMostBlocks);
+    const dim3 blocks(static_cast<unsigned>(rows_.count), static_cast<unsigned>(std::min(rows_.outer, kMostBlocks)),
                       static_cast<unsigned>(shares));
     device_->launch(second_, blocks, static_cast<int>(threads), added);
   }

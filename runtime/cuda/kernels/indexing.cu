@@ -107,18 +107,20 @@ __device__ void sort_rows(const I* indices, int64_t n, int64_t count, int passes
 }
 
 // dx is cleared. Blocks along x have one place in the order each, and the first of a run of equal keys adds the whole run
-// up, in order; along z they share long rows.
+// up, in order; along y they take turns with the outer parts, along z they share long rows.
 template <typename T>
-__device__ void add_runs(const T* g, const int32_t* keys, const int32_t* order, T* dx, int64_t n, int64_t count,
-                         int64_t inner) {
-  const int64_t place = blockIdx.x, outer = blockIdx.y;
+__device__ void add_runs(const T* g, const int32_t* keys, const int32_t* order, T* dx, int64_t outer, int64_t n,
+                         int64_t count, int64_t inner) {
+  const int64_t place = blockIdx.x;
   const int32_t key = keys[place];
   if (place > 0 && keys[place - 1] == key) return;
   const int64_t step = int64_t{gridDim.z} * blockDim.x;
-  for (int64_t c = int64_t{blockIdx.z} * blockDim.x + threadIdx.x; c < inner; c += step) {
-    Wide<T> sum = 0;
-    for (int64_t k = place; k < count && keys[k] == key; ++k) sum += wide(g[(outer * count + order[k]) * inner + c]);
-    dx[(outer * n + key) * inner + c] = narrow<T>(sum);
+  for (int64_t o = blockIdx.y; o < outer; o += gridDim.y) {
+    for (int64_t c = int64_t{blockIdx.z} * blockDim.x + threadIdx.x; c < inner; c += step) {
+      Wide<T> sum = 0;
+      for (int64_t k = place; k < count && keys[k] == key; ++k) sum += wide(g[(o * count + order[k]) * inner + c]);
+      dx[(o * n + key) * inner + c] = narrow<T>(sum);
+    }
   }
 }
 
@@ -231,9 +233,9 @@ PARTITA_MOVES(uint64_t, 64)
   KERNEL void take_along_grad_##NAME##_i64(const T* g, const int64_t* i, Wide<T>* dx, AlongDevice a) {       \
     take_along_grad(g, i, dx, a);                                                                            \
   }                                                                                                          \
-  KERNEL void add_runs_##NAME(const T* g, const int32_t* k, const int32_t* p, T* dx, int64_t n, int64_t c,   \
-                              int64_t inner) {                                                               \
-    add_runs(g, k, p, dx, n, c, inner);                                                                      \
+  KERNEL void add_runs_##NAME(const T* g, const int32_t* k, const int32_t* p, T* dx, int64_t outer,          \
+                              int64_t n, int64_t c, int64_t inner) {                                         \
+    add_runs(g, k, p, dx, outer, n, c, inner);                                                               \
   }
 PARTITA_SUMS(DeviceBf16, bf16)
 PARTITA_SUMS(DeviceF16, f16)

@@ -91,8 +91,8 @@ TYPED_TEST(CudaNarrowKernels, AddUpRowsOfIndices) {
   std::vector<int32_t> indices = elements<int32_t>(i), keys(2 * count), order(2 * count);
   HostGrid::instance().launch({1}, kSortThreads,
                               [&] { sort_rows_i32(indices.data(), n, count, 2, keys.data(), order.data()); });
-  HostGrid::instance().launch({count, outer}, 32,
-                              [&] { K::add_runs(g.data(), keys.data(), order.data(), dx.data(), n, count, inner); });
+  HostGrid::instance().launch(
+      {count, outer}, 32, [&] { K::add_runs(g.data(), keys.data(), order.data(), dx.data(), outer, n, count, inner); });
   EXPECT_EQ(dx.values(), expected);
 }
 
