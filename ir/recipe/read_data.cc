@@ -40,6 +40,10 @@ absl::Status parse_sources(const YamlNode& node, const std::string& path, DataRe
     SourceRecipe& source = out.sources.emplace_back();
     PARTITA_RETURN_IF_ERROR(parse_fields(item, cat(path, "[", k, "]"), kFields, source));
     if (source.path.empty()) return yaml_error(item.line, item.column, cat(path, "[", k, "]: missing key 'path'"));
+    if (source.weight.has_value() != out.sources[0].weight.has_value())
+      return yaml_error(item.line, item.column,
+                        cat(path, "[", k, "]: expected a weight for each source or for none, found some that have one",
+                            "; without weights sources come in proportion to their sizes"));
   }
   return absl::OkStatus();
 }
@@ -105,6 +109,26 @@ absl::Status parse_images(const YamlNode& node, const std::string& path, ImageSe
   }
 }
 
+// By the name of its file, where nothing else says it.
+std::optional<DataKind> kind_of(const DataRecipe& d) {
+  if (d.kind) return d.kind;
+  if (d.path.ends_with(".npz")) return DataKind::kNpz;
+  if (d.path.ends_with(".tar")) return DataKind::kWebDataset;
+  return std::nullopt;
+}
+
+// What is said of tokens, and would change them.
+std::vector<std::string_view> token_keys(const DataRecipe& d) {
+  const DataRecipe plain;
+  std::vector<std::string_view> keys;
+  if (d.shift) keys.push_back("shift");
+  if (d.documents != plain.documents) keys.push_back("documents");
+  if (d.end_of_document) keys.push_back("end_of_document");
+  if (d.pad_token != plain.pad_token) keys.push_back("pad_token");
+  if (d.ignore_label != plain.ignore_label) keys.push_back("ignore_label");
+  return keys;
+}
+
 }  // namespace
 
 absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecipe& out) {
@@ -135,13 +159,17 @@ absl::Status parse_data(const YamlNode& node, const std::string& path, DataRecip
                             {"path", "columns", "shuffle", "sources", "lengths", "images", "workers"}, {});
   if (!out.path.empty() && !out.sources.empty())
     return yaml_error(node.line, node.column, cat(path, ": expected `path` or `sources`, found both"));
-  const std::string_view kind = out.kind ? enum_name(*out.kind) : "other than synthetic";
-  const bool pictures = !out.kind || out.kind == DataKind::kImages || out.kind == DataKind::kWebDataset;
+  const std::optional<DataKind> known = kind_of(out);
+  const std::string_view kind = known ? enum_name(*known) : "other than synthetic";
+  const bool pictures = !known || known == DataKind::kImages || known == DataKind::kWebDataset;
   if (!pictures) PARTITA_RETURN_IF_ERROR(check_applicable(node, path, kind, {"images", "workers"}, {}));
-  const bool arrays = !out.kind || out.kind == DataKind::kNpz || out.kind == DataKind::kNpy;
+  const bool arrays = !known || known == DataKind::kNpz || known == DataKind::kNpy;
   if (!arrays) PARTITA_RETURN_IF_ERROR(check_applicable(node, path, kind, {"lengths"}, {}));
-  if (!out.kind || out.kind == DataKind::kTokens) return check_applicable(node, path, kind, {"vocab"}, {});
-  return check_applicable(node, path, kind, {"vocab", "dtype"}, {});
+  if (!known || known == DataKind::kTokens) return check_applicable(node, path, kind, {"vocab"}, {});
+  PARTITA_RETURN_IF_ERROR(check_applicable(node, path, kind, {"vocab", "dtype"}, {}));
+  for (const std::string_view key : token_keys(out))
+    PARTITA_RETURN_IF_ERROR(check_applicable(node, path, kind, {key}, {}));
+  return absl::OkStatus();
 }
 
 }  // namespace partita

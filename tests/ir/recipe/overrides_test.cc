@@ -96,7 +96,8 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
         "schedule: {kind: step, step_size: 2}\n",
         "init:\n- {match: '*', normal: 0.02}\n- {match: a, uniform: 0.5}\n- {match: b, ones}\n- {match: c, kaiming}\n"
         "- {match: d, xavier: normal}\n",
-        "data: {end_of_document: 0, sources: [{path: a.bin, weight: 0.5, dtype: uint16}, {path: b.idx}], shift: true}\n"
+        "data: {end_of_document: 0, sources: [{path: a.bin, weight: 0.5, dtype: uint16}, {path: b.idx, weight: 2}], "
+        "shift: true}\n"
         "evaluate: {batches: 3, data: {kind: synthetic, vocab: 9}}\n",
         "semantics: {batch_norm: replica, moe: {capacity_factor: 1.25, group: 4}}\ncompress: int8\nreproducible: 4\n",
         "reproducible: {samples: 8, tensor: 4}\n",

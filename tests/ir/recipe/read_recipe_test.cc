@@ -157,7 +157,7 @@ data:
   shift: true
   sources:
   - {path: wiki.bin, weight: 0.7}
-  - {path: code.npy, kind: tokens, dtype: uint32, documents: separate, end_of_document: 0}
+  - {path: code.npy, weight: 0.3, kind: tokens, dtype: uint32, documents: separate, end_of_document: 0}
 )",
                              "t");
   ASSERT_TRUE(recipe.ok()) << recipe.status();
@@ -169,6 +169,7 @@ data:
   ASSERT_EQ(data.sources.size(), 2u);
   EXPECT_EQ(data.sources[0], (SourceRecipe{.path = "wiki.bin", .weight = 0.7}));
   EXPECT_EQ(data.sources[1], (SourceRecipe{.path = "code.npy",
+                                           .weight = 0.3,
                                            .kind = DataKind::kTokens,
                                            .dtype = DType::kU32,
                                            .documents = DocumentMode::kSeparate,
@@ -200,6 +201,13 @@ TEST(ParseRecipe_Refused, Table) {
       {"data: {path: a, sources: [{path: b}]}", "t:1:7: data: expected `path` or `sources`, found both"},
       {"data: {sources: [{weight: 1}]}", "t:1:18: data.sources[0]: missing key 'path'"},
       {"data: {sources: [{path: a, weight: -1}]}", "data.sources[0].weight: expected"},
+      {"data: {sources: [{path: a, weight: 1}, {path: b}]}",
+       "t:1:40: data.sources[1]: expected a weight for each source or for none"},
+      // What the kind of data would ignore.
+      {"data: {path: a.npz, images: {flip: 0.5}}", "t:1:21: data: kind npz has no 'images'; remove it"},
+      {"data: {kind: npy, path: a, documents: pack}", "t:1:28: data: kind npy has no 'documents'; remove it"},
+      {"data: {path: a.tar, shift: false}", "t:1:21: data: kind webdataset has no 'shift'; remove it"},
+      {"data: {kind: images, path: a, pad_token: 1}", "t:1:31: data: kind images has no 'pad_token'; remove it"},
       {"evaluate: {data: {path: a, pth: b}}",
        "t:1:28: evaluate.data: unknown key 'pth'; the nearest known key is 'path'"},
       {"semantics: {moe: {capacty: 3}}",
