@@ -31,14 +31,16 @@ class ArrayReader : public SampleReader {
 
   int64_t samples() const override { return has_lengths() ? std::ssize(chosen_) : samples_.value_or(kUnlimited); }
   std::string describe() const override { return description_; }
-  std::string locate(int64_t sample) const override { return cat(description_, ": sample ", number_of(sample)); }
+  std::string locate(int64_t sample, uint64_t /*epoch*/) const override {
+    return cat(description_, ": sample ", number_of(sample));
+  }
   std::string fingerprint() const override {
     std::string all;
     for (const Column& c : columns_) append(all, fingerprint_of(c.array.bytes), "; ");
     return all;
   }
   bool has_lengths() const override { return length_.own > 0; }
-  int64_t length_of(int64_t sample) const override {
+  int64_t length_of(int64_t sample, uint64_t /*epoch*/) const override {
     return has_lengths() ? lengths_[static_cast<size_t>(number_of(sample))] : -1;
   }
 

@@ -234,7 +234,8 @@ std::optional<double> DataSource::padding(int64_t step) const {
   int64_t filled = 0;
   const int64_t valid = valid_samples(step);
   for (int64_t k = 0; k < valid; ++k) {
-    const int64_t own = reader_->length_of(config_.skip + order_.find(first_of(step) + k, 1).sample);
+    const SampleOrder::Run at = order_.find(first_of(step) + k, 1);
+    const int64_t own = reader_->length_of(config_.skip + at.sample, at.epoch);
     filled += own < 0 ? tokens : own;
   }
   return 1 - static_cast<double>(filled) / static_cast<double>(std::max<int64_t>(valid, 1) * tokens);
@@ -298,7 +299,7 @@ absl::StatusOr<std::vector<std::string>> DataSource::locate(int64_t step) const 
   for (int64_t k = 0; k < valid_samples(step); ++k) {
     const auto [epoch, sample, run] = order_.find(first_of(step) + k, 1);
     places.push_back(
-        cat(samples_ == kUnlimited ? "" : cat("epoch ", epoch, ", "), reader_->locate(config_.skip + sample)));
+        cat(samples_ == kUnlimited ? "" : cat("epoch ", epoch, ", "), reader_->locate(config_.skip + sample, epoch)));
   }
   return places;
 }

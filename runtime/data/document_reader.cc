@@ -74,13 +74,13 @@ class DocumentReader : public SampleReader {
     return TokenWindows{.sequence = sequence_, .shifted = any_shift_, .together = longest_ / sequence_}.count(tokens());
   }
   bool has_lengths() const override { return config_.documents != DocumentMode::kSeparate; }
-  int64_t length_of(int64_t sample) const override {
+  int64_t length_of(int64_t sample, uint64_t /*epoch*/) const override {
     if (!has_lengths()) return -1;
     const Window& w = windows_[static_cast<size_t>(sample)];
     return w.end - w.begin;
   }
   std::string describe() const override { return stream_.description; }
-  std::string locate(int64_t sample) const override {
+  std::string locate(int64_t sample, uint64_t /*epoch*/) const override {
     const bool windows = config_.documents == DocumentMode::kSeparate;
     const Window w =
         windows ? Window{sample * sequence_, (sample + 1) * sequence_} : windows_[static_cast<size_t>(sample)];

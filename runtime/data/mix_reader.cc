@@ -1,6 +1,7 @@
 // Several sources in fixed proportions. Positions go in blocks of 1024: a pattern, the same for each block, says whose
 // turn each position is, spread as evenly as the weights allow; the k-th turn of a source is its sample k modulo its
-// size. So any position is found at once and nothing is remembered.
+// size. So any position is found at once and nothing is remembered. An epoch is as many positions as the sources have
+// samples; the next one goes through the same pattern, with each source's turns counted on.
 //   weights 3 and 1, block of 4: a a b a | a a b a | …
 #include <algorithm>
 #include <cmath>
@@ -68,9 +69,14 @@ class MixReader : public SampleReader {
       : sources_(std::move(sources)),
         share_(shares(weights)),
         turns_(pattern(share_)),
-        description_(std::move(description)) {}
+        description_(std::move(description)) {
+    const int64_t epoch = MixReader::samples(), rest = epoch % kBlock;
+    for (const int64_t share : share_) of_epoch_.push_back(epoch / kBlock * share);
+    for (int64_t at = 0; at < rest; ++at) ++of_epoch_[turns_[static_cast<size_t>(at)].source];
+  }
 
-  // As many as the sources have together; a source of great weight repeats meanwhile, one of little is not used up.
+  // As many as the sources have together; a source of great weight repeats meanwhile, one of little is used up in
+  // several epochs.
   int64_t samples() const override {
     int64_t total = 0;
     for (const auto& s : sources_) {
@@ -90,9 +96,9 @@ class MixReader : public SampleReader {
   bool has_lengths() const override {
     return std::any_of(sources_.begin(), sources_.end(), [](const auto& s) { return s->has_lengths(); });
   }
-  int64_t length_of(int64_t position) const override {
-    const Turned turn = turn_of(position);
-    return turn.source.length_of(turn.sample);
+  int64_t length_of(int64_t position, uint64_t epoch) const override {
+    const Turned turn = turn_of(position, epoch);
+    return turn.source.length_of(turn.sample, turn.turns);
   }
   std::string describe() const override { return description_; }
   std::string fingerprint() const override {
@@ -116,35 +122,38 @@ class MixReader : public SampleReader {
     const int64_t first = run.first, count = run.count;
     const size_t bytes = out.size() / static_cast<size_t>(std::max<int64_t>(count, 1));
     for (int64_t k = 0; k < count; ++k) {
-      const auto [source, sample, turns] = turn_of(first + k);
-      PARTITA_RETURN_IF_ERROR(source.read({sample, 1, mix64(run.epoch, static_cast<uint64_t>(turns))}, input,
-                                          out.subspan(static_cast<size_t>(k) * bytes, bytes)));
+      const auto [source, sample, turns] = turn_of(first + k, run.epoch);
+      PARTITA_RETURN_IF_ERROR(
+          source.read({sample, 1, mix64(run.epoch, turns)}, input, out.subspan(static_cast<size_t>(k) * bytes, bytes)));
     }
     return absl::OkStatus();
   }
 
-  std::string locate(int64_t position) const override {
-    const Turned turn = turn_of(position);
-    return turn.source.locate(turn.sample);
+  std::string locate(int64_t position, uint64_t epoch) const override {
+    const Turned turn = turn_of(position, epoch);
+    return turn.source.locate(turn.sample, turn.turns);
   }
 
  private:
   struct Turned {
     const SampleReader& source;
     int64_t sample;
-    int64_t turns;  // times that all of the source's samples were taken before
+    uint64_t turns;  // times that all of the source's samples were taken before
   };
-  Turned turn_of(int64_t position) const {
+  Turned turn_of(int64_t position, uint64_t epoch) const {
     const Turn& turn = turns_[static_cast<size_t>(position % kBlock)];
     const SampleReader& source = *sources_[turn.source];
-    const int64_t sample = position / kBlock * share_[turn.source] + turn.index;
-    if (source.samples() == kUnlimited) return {source, sample, 0};
-    return {source, sample % source.samples(), sample / source.samples()};
+    const int64_t in_epoch = position / kBlock * share_[turn.source] + turn.index;
+    if (source.samples() == kUnlimited) return {source, in_epoch, 0};
+    const uint64_t size = static_cast<uint64_t>(source.samples());
+    const uint64_t taken = epoch * static_cast<uint64_t>(of_epoch_[turn.source]) + static_cast<uint64_t>(in_epoch);
+    return {source, static_cast<int64_t>(taken % size), taken / size};
   }
 
   std::vector<std::unique_ptr<SampleReader>> sources_;
   std::vector<int64_t> share_;
   std::vector<Turn> turns_;
+  std::vector<int64_t> of_epoch_;  // turns of each source
   std::string description_;
 };
 

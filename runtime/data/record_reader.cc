@@ -64,7 +64,7 @@ class RecordReader : public SampleReader {
   int64_t shuffle_window() const override { return store_->shuffle_window(); }
   void give_up() const override { store_->give_up(); }
   std::string describe() const override { return store_->describe(); }
-  std::string locate(int64_t sample) const override { return store_->locate(sample); }
+  std::string locate(int64_t sample, uint64_t /*epoch*/) const override { return store_->locate(sample); }
 
   std::vector<std::string> classes() const override { return store_->classes(); }
   // How many there are of each class, by its name.

@@ -36,8 +36,8 @@ class SampleReader {
   virtual void give_up() const {}
   // "npz file 'x.npz'"
   virtual std::string describe() const = 0;
-  // Where a sample is: "'ids.bin': sample 3, tokens 192 to 255".
-  virtual std::string locate(int64_t sample) const { return cat(describe(), ": sample ", sample); }
+  // Where a sample of an epoch is: "'ids.bin': sample 3, tokens 192 to 255".
+  virtual std::string locate(int64_t sample, uint64_t /*epoch*/) const { return cat(describe(), ": sample ", sample); }
   // A text that is alike where the samples are, wherever their files lie (runtime/data/fingerprint.h); empty where more
   // of them may come.
   virtual std::string fingerprint() const { return cat(samples(), " samples"); }
@@ -47,8 +47,8 @@ class SampleReader {
   virtual std::vector<std::string> told() const { return {}; }
   // Whether samples have lengths of their own: then all that is not theirs is padding.
   virtual bool has_lengths() const { return false; }
-  // Tokens of a sample; -1: it has none of its own.
-  virtual int64_t length_of(int64_t /*sample*/) const { return -1; }
+  // Tokens of a sample of an epoch; -1: it has none of its own.
+  virtual int64_t length_of(int64_t /*sample*/, uint64_t /*epoch*/) const { return -1; }
   // Samples of an input, packed, in the dtype of its InputSpec. The run is inside samples() and `out` has the exact
   // size; for an input that is not batched, first is 0 and count 1. Thread-safe.
   virtual absl::Status read(const SampleRun& run, int input, std::span<std::byte> out) const = 0;

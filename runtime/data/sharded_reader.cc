@@ -30,9 +30,9 @@ class ShardedReader : public SampleReader {
   int64_t shuffle_window() const override { return shards_.store().index().window; }
   void give_up() const override { shards_.store().give_up(); }
   std::string describe() const override { return cat("shards in ", quote(shards_.store().place(), 1000)); }
-  std::string locate(int64_t sample) const override {
+  std::string locate(int64_t sample, uint64_t epoch) const override {
     const auto place = shards_.find(sample);
-    return place.ok() ? place->part->locate(place->sample) : cat(describe(), ": sample ", sample);
+    return place.ok() ? place->part->locate(place->sample, epoch) : cat(describe(), ": sample ", sample);
   }
   std::string fingerprint() const override {
     const ShardIndex index = shards_.store().index();

@@ -35,7 +35,7 @@ class TokenReader : public SampleReader {
 
   int64_t samples() const override { return windows_.count(tokens_.shape[0]); }
   std::string describe() const override { return description_; }
-  std::string locate(int64_t sample) const override {
+  std::string locate(int64_t sample, uint64_t /*epoch*/) const override {
     return cat(description_, ": sample ", sample, ", tokens ", sample * sequence_, " to ",
                (sample + 1) * sequence_ - 1);
   }

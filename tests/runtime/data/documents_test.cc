@@ -201,6 +201,31 @@ TEST_F(DocumentData, Mix_KeepsTheWeights_AndAnyPositionIsFoundAtOnce) {
   EXPECT_EQ(id, order[57]);
 }
 
+// What an epoch leaves of a source comes in the next one, in whatever order an epoch's samples are.
+TEST_F(DocumentData, Mix_UsesUpASourceOfLittleWeight) {
+  const std::vector<InputSpec> one = {{"input_ids", DType::kI64, {1}}};
+  std::string a, b;
+  for (int k = 0; k < 50; ++k) (k < 20 ? a : b) += static_cast<char>(k);
+  DataConfig c;
+  c.sources = {{{.kind = DataKind::kTokens, .path = folder_.write("a.txt", a)}, 4},
+               {{.kind = DataKind::kTokens, .path = folder_.write("b.txt", b)}, 1}};
+  c.epochs = 0;
+  for (const bool shuffle : {false, true}) {
+    c.shuffle = shuffle;
+    auto source = DataSource::open(c, one, 1);
+    ASSERT_TRUE(source.ok()) << source.status();
+    std::map<int64_t, int> seen;
+    for (int64_t s = 0; s < 3 * 50; ++s) {
+      int64_t id = 0;
+      ASSERT_TRUE((*source)->fetch(s, 0, 1, 0, std::as_writable_bytes(std::span(&id, 1))).ok());
+      ++seen[id];
+      EXPECT_THAT((*(*source)->locate(s))[0], HasSubstr(cat("sample ", id < 20 ? id : id - 20, ","))) << s;
+    }
+    for (int64_t id = 0; id < 20; ++id) EXPECT_EQ(seen[id], 6) << id;
+    for (int64_t id = 20; id < 50; ++id) EXPECT_EQ(seen[id], 1) << id;
+  }
+}
+
 TEST_F(DocumentData, BadSources_AreNamed) {
   const std::vector<InputSpec> one = {{"input_ids", DType::kI64, {4}}};
   DataConfig c, short_one{.kind = DataKind::kTokens, .path = folder_.write("a.txt", "aa")},
