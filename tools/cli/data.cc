@@ -115,6 +115,7 @@ absl::Status run(const Flags& flags) {
   std::vector<std::string> places;
   std::string what = cat("samples ", samples.first, " to ", samples.first + samples.count - 1, " of the stream");
   if (options.lengths.empty()) {
+    data.epochs = 0;  // the samples of a step do not depend on where the run ends
     PARTITA_ASSIGN_OR_RETURN(const auto source, runtime::DataSource::open(data, runtime::input_specs(program), each));
     PARTITA_ASSIGN_OR_RETURN(places, source->locate(batch));
   } else {
