@@ -26,6 +26,12 @@ bool is_read(const Program& program, const Operand& input) {
   return false;
 }
 
+// What is an input as it is, or its elements in another shape, is read where the input lies.
+bool is_handed_out(const Program& program, const Operand& input) {
+  return std::any_of(program.outputs.begin(), program.outputs.end(),
+                     [&](const ProgramOutput& o) { return begins_in(o.operand, input); });
+}
+
 }  // namespace
 
 std::vector<InputSpec> input_specs(const Program& program) {
@@ -46,7 +52,11 @@ absl::StatusOr<std::unique_ptr<InputStage>> InputStage::open(const DataConfig& c
   int source = 0;
   for (const ProgramInput& in : program.inputs) {
     if (in.kind != InputKind::kData) continue;
-    if (is_read(program, in.operand)) PARTITA_RETURN_IF_ERROR(stage->add_column(in, source));
+    const bool handed_out = is_handed_out(program, in.operand);
+    if (handed_out || is_read(program, in.operand)) {
+      PARTITA_RETURN_IF_ERROR(stage->add_column(in, source));
+      stage->columns_.back().copied |= handed_out;
+    }
     ++source;
   }
   const auto& schedule = program.schedule;
@@ -131,7 +141,7 @@ std::span<const std::byte> InputStage::samples(const Batch& batch, int64_t micro
 }
 
 absl::Status InputStage::add_column(const ProgramInput& in, int source) {
-  Column c{.input = &in, .source = source, .first = 0, .count = 0, .pieces = {}, .direct = false};
+  Column c{.input = &in, .source = source, .pieces = {}, .copied = feed_ != nullptr};
   if (in.placement.logical.empty()) {
     c.direct = true;
   } else {
@@ -161,9 +171,9 @@ absl::Status InputStage::stage(const Batch& batch, int64_t micro_batch, int64_t 
   const std::vector<std::span<const std::byte>> all = parts(batch, micro_batch, slot);
   for (size_t k = 0; k < columns_.size(); ++k) {
     const Operand& operand = columns_[k].input->operand;
-    const absl::Status status = !columns_[k].direct ? executor_.put(operand, slot)
-                                : feed_ != nullptr  ? executor_.put(operand, slot, all[k])
-                                                    : executor_.lend(operand, slot, all[k]);
+    const absl::Status status = !columns_[k].direct  ? executor_.put(operand, slot)
+                                : columns_[k].copied ? executor_.put(operand, slot, all[k])
+                                                     : executor_.lend(operand, slot, all[k]);
     PARTITA_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();

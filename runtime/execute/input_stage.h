@@ -58,6 +58,7 @@ class InputStage {
     int64_t first = 0, count = 0;  // samples within the micro-batch
     std::vector<LogicalPiece> pieces;
     bool direct = false;  // the samples are the operand's bytes
+    bool copied = false;  // into the operand's memory: they are fed, or read there after the step
   };
   InputStage(Executor& executor, const DataConfig& config)
       : executor_(executor), ahead_(config.prefetch), feed_(config.feed) {}

@@ -146,7 +146,7 @@ absl::Status predict(const ValueFlags& flags) {
   if (!flags.data.empty()) PARTITA_RETURN_IF_ERROR(runtime::take_data_flag(flags.data, data));
   if (!(recipe.data && recipe.data->kind)) data.kind = runtime::guess_data_kind(data.path);
   PARTITA_ASSIGN_OR_RETURN(const auto inputs, runtime::InputStage::open(data, predictor->executor()));
-  const int64_t whole = inputs->source().samples_per_epoch() / samples;
+  const int64_t all = inputs->source().samples_per_epoch(), whole = all / samples;
   const int64_t batches = flags.batches >= 0 ? flags.batches : whole;
   if (batches < 1)
     return absl::InvalidArgumentError(cat("expected at least ", samples, " samples, a batch, found ",
@@ -175,6 +175,9 @@ absl::Status predict(const ValueFlags& flags) {
     }
   }
   PARTITA_RETURN_IF_ERROR(file->finish());
+  if (flags.batches < 0 && all % samples != 0)
+    std::fprintf(stderr, "warning: the last %s of %s samples do not fill a batch of %s and are left out; say --batch\n",
+                 std::to_string(all % samples).c_str(), std::to_string(all).c_str(), std::to_string(samples).c_str());
   std::printf("%s: %s samples\n", flags.output.c_str(), std::to_string(batches * samples).c_str());
   for (const runtime::TensorInfo& info : infos)
     std::printf("  %s %s%s\n", quote(info.name).c_str(), std::string(dtype_name(info.dtype)).c_str(),

@@ -55,13 +55,14 @@ class Predict : public testing::Test {
     for (int64_t k = 0; k < kIds; ++k) sum += std::exp(score(id, k));
     return std::log(sum) - score(id, next);
   }
-  std::vector<float> tensor(const std::string& name) {
+  template <typename T = float>
+  std::vector<T> tensor(const std::string& name) {
     auto file = runtime::SafetensorsFile::open(out_ / "values.safetensors");
     EXPECT_TRUE(file.ok()) << file.status();
     const runtime::SafetensorsEntry* entry = file->find(name);
     if (entry == nullptr) return {};
     const auto bytes = file->data(*entry);
-    std::vector<float> values(bytes.size() / sizeof(float));
+    std::vector<T> values(bytes.size() / sizeof(T));
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
@@ -92,6 +93,30 @@ TEST_F(Predict, ScoresLossAndInnerValuesAreTheModels) {
     losses[k / (kBatch * kSequence)] += cross_entropy(ids_[k], ids_[k + 1]) / (kBatch * kSequence);
   }
   for (size_t k = 0; k < 3; ++k) EXPECT_NEAR(loss[k], losses[k], 1e-5);
+}
+
+// No step of the program reads them: values that are an input, or one in another shape.
+TEST_F(Predict, AnInputIsWhatTheDataHave) {
+  const Outcome o = predict("--batch 2 --batches 3 --value input_ids --value flat_labels --value x");
+  ASSERT_EQ(o.code, 0) << o.text;
+  const std::vector<int64_t> ids = tensor<int64_t>("input_ids"), labels = tensor<int64_t>("flat_labels");
+  ASSERT_EQ(ids.size(), static_cast<size_t>(3 * kBatch * kSequence));
+  ASSERT_EQ(labels.size(), ids.size());
+  const std::vector<float> x = tensor("x");
+  for (size_t k = 0; k < ids.size(); ++k) {
+    EXPECT_EQ(ids[k], ids_[k]);
+    EXPECT_EQ(labels[k], ids_[k + 1]);
+    EXPECT_EQ(x[k * kWidth], embed_[static_cast<size_t>(ids_[k] * kWidth)]);
+  }
+  ASSERT_EQ(predict("--batch 2 --batches 3 --value input_ids").code, 0);  // with nothing to compute
+  EXPECT_EQ(tensor<int64_t>("input_ids"), ids);
+}
+
+TEST_F(Predict, SamplesThatFillNoBatchAreTold) {
+  const Outcome o = predict("--batch 100 --value x");  // of 166 windows
+  ASSERT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, testing::HasSubstr("the last 66 of 166 samples do not fill a batch of 100 and are left out"));
+  EXPECT_EQ(tensor("x").size(), static_cast<size_t>(100 * kSequence * kWidth));
 }
 
 TEST_F(Predict, WithoutAValueItIsTheScoresOfTheLoss) {
