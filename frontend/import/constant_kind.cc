@@ -54,9 +54,9 @@ bool is_mask(const Literal& literal) {
 bool is_unnamed_scalar(const OnnxTensor& tensor) {
   if (elements(tensor.type.shape) != 1) return false;
   std::string_view name = tensor.name;
-  // By PyTorch, then by ONNX Runtime where it shares constants, tf2onnx, and Paddle.
+  // By PyTorch, then by ONNX Runtime where it shares constants, tf2onnx, Paddle, and onnxsim ("_v_312").
   for (std::string_view made_up :
-       {"onnx::", "/", "ortshared_", "const_fold_opt__", "helper.constant.", "auto.cast.", "p2o."}) {
+       {"onnx::", "/", "ortshared_", "const_fold_opt__", "helper.constant.", "auto.cast.", "p2o.", "_v_"}) {
     if (name.starts_with(made_up)) return true;
   }
   // "pow_12", "val_3", "scalar_tensor_default_1", "17": a traced operation, numbered.

@@ -104,15 +104,21 @@ class Uses {
   absl::flat_hash_map<std::string, const OnnxNode*> makers_;
 };
 
+bool marks_parameters(const OnnxModel& model) {
+  return std::ranges::any_of(model.graph.initializers, [](const OnnxTensor& t) { return t.parameter || t.buffer; });
+}
+
 }  // namespace
 
 bool keeps_parameters_apart(const OnnxModel& model) { return is_one_of(model.producer, {"pytorch", "partita"}); }
 
 absl::flat_hash_set<std::string> constants_by_use(const OnnxModel& model) {
   absl::flat_hash_set<std::string> found;
-  if (keeps_parameters_apart(model)) return found;
+  const bool named = keeps_parameters_apart(model);
+  if (named && (model.producer != "pytorch" || marks_parameters(model))) return found;
   const Uses uses(model.graph);
   for (const OnnxTensor& t : model.graph.initializers) {
+    if (named && elements(t.type.shape) == 1) continue;
     if (is_float(t.type.dtype) && uses.is_constant(t)) found.insert(t.name);
   }
   return found;

@@ -89,19 +89,29 @@ void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
       statistics_.insert(n.inputs.begin() + 3, n.inputs.begin() + 5);
   }
   settings_ = constants_by_use(model_);
-  std::vector<std::string> constants;
+  std::vector<std::string> constants, computed, lost;
   for (size_t k = 0; k < graph.initializers.size(); ++k) {
     const OnnxTensor& t = graph.initializers[k];
     if (t.name.empty()) fail("an initializer has no name");
     if (scope.values.contains(t.name)) fail(cat("two initializers are named ", quote(t.name)));
     const bool trained = add_initializer(t, tables[k], scope);
-    if (settings_.contains(t.name) && !trained && !is_unnamed_scalar(t) && !matches_any(options_.frozen, t.name))
+    if (settings_.contains(t.name) && !t.buffer && !trained && !is_unnamed_scalar(t) &&
+        !matches_any(options_.frozen, t.name))
       constants.push_back(t.name);
+    if (!trained || t.computed_of.empty()) continue;
+    computed.push_back(t.name);
+    lost.insert(lost.end(), t.computed_of.begin(), t.computed_of.end());
+  }
+  if (!computed.empty()) {
+    warn(cat("initializers that the exporter computed of parameters and that are trained in their place: ",
+             quote_list(computed), ", of ", quote_list(lost),
+             ": that is another training, but where they are the same numbers in another order; "
+             "torch.onnx.export(..., optimize=False) leaves the parameters"));
   }
   if (!constants.empty()) {
     warn(
-        cat("initializers that are constants and not trained, by what reads them (exponents, epsilons, factors, first "
-            "states, shifts and scales of inputs): ",
+        cat("initializers that are constants and not trained, by what reads them (exponents, epsilons, "
+            "factors, first states, shifts and scales of inputs): ",
             quote_list(constants), "; if one is a parameter, name it in `trainable`, beside '*' for the others"));
   }
   warn_unmatched("trainable", options_.trainable, graph.initializers);
@@ -145,7 +155,8 @@ bool Importer::add_initializer(const OnnxTensor& t, bool table, ImportScope& sco
   };
   const bool number = is_float(t.type.dtype), statistic = statistics_.contains(t.name);
   const bool kept = t.buffer || settings_.contains(t.name);
-  const bool weight = number && !kept && !table && !is_unnamed_scalar(t) && !(t.literal && is_mask(*t.literal));
+  const bool traced = is_unnamed_scalar(t) && t.computed_of.empty();
+  const bool weight = number && !kept && !table && !traced && !(t.literal && is_mask(*t.literal));
   bool trained = number && !statistic && !matches(options_.frozen);
   if (trained && kept) {  // a pattern that fits some of a layer's weights is not meant for its masks
     const std::vector<std::string>& named = options_.trainable;

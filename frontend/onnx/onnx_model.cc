@@ -5,7 +5,6 @@
 #include <cstring>
 #include <limits>
 
-#include "absl/container/flat_hash_set.h"
 #include "base/cat.h"
 #include "base/mapped_file.h"
 #include "base/quote.h"
@@ -13,6 +12,7 @@
 #include "frontend/onnx/external_data.h"
 #include "frontend/onnx/onnx_proto.h"
 #include "frontend/onnx/onnx_schema.h"
+#include "frontend/onnx/torch_marks.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 
@@ -110,10 +110,10 @@ class Reader {
       return absl::InvalidArgumentError("sparse initializers are not supported: store them as dense tensors");
     }
     out.initializers.reserve(static_cast<size_t>(g.initializer_size()));
-    const absl::flat_hash_set<std::string_view> buffers = buffers_of(g);
+    const TorchMarks marks(g);
     for (onnx::TensorProto& t : *g.mutable_initializer()) {
       PARTITA_ASSIGN_OR_RETURN(OnnxTensor one, tensor(t));
-      one.buffer = buffers.contains(one.name);
+      marks.mark(one);
       out.initializers.push_back(std::move(one));
     }
     PARTITA_ASSIGN_OR_RETURN(out.nodes, nodes(*g.mutable_node(), depth));
@@ -255,19 +255,6 @@ class Reader {
         break;
     }
     return out;
-  }
-
-  // What torch.onnx.export(dynamo=True) says of the initializers that it took from a module. (A parameter that the
-  // module does not train is a parameter there.)
-  static absl::flat_hash_set<std::string_view> buffers_of(const onnx::GraphProto& g) {
-    absl::flat_hash_set<std::string_view> names;
-    for (const onnx::ValueInfoProto& v : g.value_info()) {
-      for (const onnx::StringStringEntryProto& entry : v.metadata_props()) {
-        if (entry.key() == "pkg.torch.export.graph_signature.InputSpec.kind" && entry.value() == "BUFFER")
-          names.insert(v.name());
-      }
-    }
-    return names;
   }
 
   static OnnxValueInfo value_info(const onnx::ValueInfoProto& v) {

@@ -29,7 +29,10 @@ struct OnnxTensor {
   TensorType type;  // dtype kInvalid where the element type is none of ours (strings, complex, 4- and 8-bit floats)
   std::optional<Literal> literal;
   std::optional<FileRange> file;  // external data whose file is not there: the values are not known yet
-  bool buffer = false;            // by PyTorch's exporter: of the module, and no parameter
+  // By PyTorch's exporter (torch_marks.h): a parameter of the module; a buffer, or a constant of its program; the
+  // parameters that the exporter computed it of.
+  bool parameter = false, buffer = false;
+  std::vector<std::string> computed_of;
 };
 
 // What an attribute of another kind (sparse tensor, type) becomes; nothing reads it.

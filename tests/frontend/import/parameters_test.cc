@@ -13,6 +13,7 @@ namespace {
 
 using testing::AllOf;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
@@ -55,22 +56,32 @@ TEST(Parameters, Scalars_WithNamesOfTheirOwnAreTrained) {
 
 TEST(Parameters, Scalars_ThatTheExporterNumberedAreConstants) {
   for (const char* name : {"val_12", "scalar_tensor_default", "scalar_tensor_default_3", "onnx::Mul_7", "17",
-                           "/layer/Constant_output_0", "_tensor_constant0", "lifted_tensor_0", "clone_1"})
+                           "/layer/Constant_output_0", "_tensor_constant0", "lifted_tensor_0", "clone_1", "_v_312"})
     EXPECT_THAT(trained(imported(scaled_by(name))), UnorderedElementsAre("w")) << name;
+}
+
+constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+constexpr const char* kFolded = "pkg.onnxscript.optimizer.folded_from";
+
+template <typename Message>
+void add_metadata(Message& of, const char* key, const char* value) {
+  onnx::StringStringEntryProto* entry = of.add_metadata_props();
+  entry->set_key(key);
+  entry->set_value(value);
+}
+
+// As torch.onnx.export(dynamo=True) says something of an initializer.
+void mark(onnx::ModelProto& m, const char* name, const char* key, const char* value) {
+  onnx::ValueInfoProto* info = m.mutable_graph()->add_value_info();
+  info->set_name(name);
+  add_metadata(*info, key, value);
 }
 
 // BART's final_logits_bias, Gemma's embed_scale: nothing but the exporter's word tells them from parameters.
 TEST(Parameters, Buffers_OfTheModuleAreNotTrained) {
   onnx::ModelProto m = scaled_by("logit_scale");
-  const auto mark = [&](const char* name, const char* kind) {
-    onnx::ValueInfoProto* info = m.mutable_graph()->add_value_info();
-    info->set_name(name);
-    onnx::StringStringEntryProto* entry = info->add_metadata_props();
-    entry->set_key("pkg.torch.export.graph_signature.InputSpec.kind");
-    entry->set_value(kind);
-  };
-  mark("w", "PARAMETER");
-  mark("logit_scale", "BUFFER");
+  mark(m, "w", kKind, "PARAMETER");
+  mark(m, "logit_scale", kKind, "BUFFER");
   const auto trained_with = [&](std::vector<std::string> globs) {
     ImportOptions options;
     options.trainable = std::move(globs);
@@ -79,6 +90,38 @@ TEST(Parameters, Buffers_OfTheModuleAreNotTrained) {
   EXPECT_THAT(trained_with({}), UnorderedElementsAre("w"));
   EXPECT_THAT(trained_with({"*"}), UnorderedElementsAre("w"));
   EXPECT_THAT(trained_with({"w", "logit_scale"}), UnorderedElementsAre("w", "logit_scale"));
+}
+
+// torch.tensor([...]) in forward(), an attribute of the module, and logit_scale.exp() as its optimizer leaves them.
+TEST(Parameters, Constants_OfTheProgramAreNotTrained_AndWhatIsComputedOfParametersIsPointedOut) {
+  onnx::ModelProto m = linear_model();
+  onnx::GraphProto* g = m.mutable_graph();
+  m.set_producer_name("pytorch");
+  const std::vector<std::string> names = {"hidden", "view", "val_3"};
+  std::string last = "y";
+  for (const std::string& name : names) {
+    if (name == "val_3") {
+      add_floats(g, name, {}, {2});
+    } else {
+      add_floats(g, name, {2}, {1, 2});
+    }
+    add_node(g, "Mul", {last, name}, {name + "_y"});
+    last = name + "_y";
+  }
+  g->mutable_output(0)->set_name(last);
+  EXPECT_THAT(trained(imported(m)), UnorderedElementsAre("w", "hidden", "view"));
+  mark(m, "w", kKind, "PARAMETER");
+  mark(m, "hidden", kKind, "CONSTANT_TENSOR");
+  mark(m, "view", kFolded, "['clone', 'lifted_tensor_0']");
+  mark(m, "val_3", kFolded, "['logit_scale', 'val_2']");
+  add_metadata(*g, "pkg.torch.export.ExportedProgram.graph_signature",
+               "\n# inputs\np_w: PARAMETER target='w'\np_logit_scale: PARAMETER target='logit_scale'\n"
+               "c_lifted_tensor_0: CONSTANT_TENSOR target='lifted_tensor_0'\n");
+  const ImportedModel model = imported(m);
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w", "val_3"));
+  EXPECT_THAT(model.warnings,
+              Contains(HasSubstr("computed of parameters and that are trained in their place: 'val_3', of "
+                                 "'logit_scale'")));
 }
 
 TEST(Parameters, BatchNorm_OfAnInferenceExportIsPointedOut) {
@@ -203,6 +246,22 @@ TEST_F(OtherExporters, OfPyTorchTheyAreParameters) {
   EXPECT_THAT(trained(with({{"Mul", {"a", "gain"}}, {"Pow", {"b", "p"}}})), UnorderedElementsAre("w", "gain", "p"));
 }
 
+// By the older exporter, or without its marks: buffers are initializers like any other.
+TEST_F(OtherExporters, OfPyTorchWithoutMarksTheUseTellsWhatPreparesInputs) {
+  model_.set_producer_name("pytorch");
+  add_floats(graph_, "mean", {1, 3}, {1, 2, 3});
+  add_floats(graph_, "std", {1, 3}, {1, 2, 1});
+  add_value(graph_->add_input(), "raw", {4, 3});
+  add_node(graph_, "Sub", {"raw", "mean"}, {"centered"});
+  add_node(graph_, "Div", {"centered", "std"}, {"scaled"});
+  const ImportedModel model = with({{"Add", {"a", "scaled"}}});
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w"));
+  EXPECT_THAT(model.warnings, ElementsAre(HasSubstr("'mean', 'std'")));
+  onnx::ModelProto marked = model_;
+  mark(marked, "w", kKind, "PARAMETER");
+  EXPECT_THAT(trained(imported(marked)), UnorderedElementsAre("w", "mean", "std"));
+}
+
 TEST_F(OtherExporters, WhatShiftsAndScalesInputsIsConstant) {
   add_floats(graph_, "mean", {3}, {1, 2, 3});
   add_floats(graph_, "deviation", {3}, {1, 2, 1});
@@ -217,6 +276,7 @@ TEST_F(OtherExporters, WhatShiftsAndScalesInputsIsConstant) {
 }
 
 TEST_F(OtherExporters, FirstStatesAreConstants) {
+  model_.set_producer_name("pytorch");  // as onnxslim and ONNX Runtime leave its files
   add_floats(graph_, "W", {1, 3, 3}, {1, 0, 2, 0, 1, 0, 1, 1, 1});
   add_floats(graph_, "R", {1, 3, 3}, {1, 0, 0, 0, 1, 0, 0, 0, 1});
   add_floats(graph_, "h0", {1, 4, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3});
@@ -250,7 +310,7 @@ TEST_F(OtherExporters, InnerValuesCanBeOutputs) {
   std::vector<std::string> names;
   for (const GraphOutput& out : with({{"Relu", {"a"}}, {"Softmax", {"b"}}}, options).graph.outputs)
     names.push_back(out.name);
-  EXPECT_THAT(names, testing::ElementsAre("y", "b"));
+  EXPECT_THAT(names, ElementsAre("y", "b"));
 }
 
 TEST_F(OtherExporters, BatchNormsOfOldOpsetsForInferenceArePointedOut) {
