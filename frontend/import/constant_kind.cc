@@ -33,7 +33,38 @@ bool bounded(const Literal& x) {
   return true;
 }
 
+// Whether all points (x, y) = (column, column + `apart`) of rows lie on the circle and turn by one angle a row.
+bool turns(const Literal& l, int64_t rows, int64_t columns, int64_t apart) {
+  constexpr double kClose = 5e-3;
+  const auto at = [&](int64_t row, int64_t column) { return element_f(l, row * columns + column); };
+  bool varies = false;
+  for (int64_t c = 0; c < columns; c = c % apart == apart - 1 ? c + apart + 1 : c + 1) {
+    double cosine = 0, sine = 0;  // of the angle from the first row to the second
+    for (int64_t r = 0; r < rows; ++r) {
+      const double x = at(r, c), y = at(r, c + apart);
+      if (!(std::abs(x * x + y * y - 1) < kClose)) return false;
+      if (r == 0) continue;
+      const double u = at(r - 1, c), v = at(r - 1, c + apart), along = x * u + y * v, across = x * v - y * u;
+      if (r == 1) {
+        cosine = along, sine = across;
+        varies = varies || std::abs(across) > kClose;
+      }
+      if (!(std::abs(along - cosine) < kClose && std::abs(across - sine) < kClose)) return false;
+    }
+  }
+  return varies;
+}
+
 }  // namespace
+
+bool is_sinusoidal(const OnnxTensor& tensor) {
+  const Shape& shape = tensor.type.shape;
+  if (!tensor.literal || shape.size() < 2 || !is_float(tensor.type.dtype)) return false;
+  const int64_t columns = shape.back(), rows = std::min<int64_t>(shape[shape.size() - 2], 32);
+  if (rows < 4 || columns < 4 || columns % 2 != 0 || elements(shape) != shape[shape.size() - 2] * columns) return false;
+  return turns(*tensor.literal, rows, columns, 1) || turns(*tensor.literal, rows, columns, columns / 2) ||
+         (columns % 4 == 0 && turns(*tensor.literal, rows, columns, columns / 4));
+}
 
 bool is_mask(const Literal& literal) {
   int64_t n = elements(literal.type.shape), step = stride_of(n);

@@ -15,6 +15,10 @@ bool is_mask(const Literal& literal);
 // One element under a name that an exporter made up ("val_64", "onnx::Mul_12", "17"): a scalar of the program. A
 // parameter of one element has a name.
 bool is_unnamed_scalar(const OnnxTensor& tensor);
+// A table of sinusoidal positions, [..., positions, features]: pairs of a sine and a cosine (columns that follow each
+// other, or halves or quarters of the columns), each of which turns by one angle from a row to the next. Learned tables
+// are none.
+bool is_sinusoidal(const OnnxTensor& tensor);
 // Cosine and sine tables: pairs of one shape, rank >= 2, with x^2 + y^2 = 1 everywhere and a varying angle. One flag
 // per tensor.
 std::vector<bool> rotary_tables(const std::vector<OnnxTensor>& tensors);

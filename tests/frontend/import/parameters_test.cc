@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "base/cat.h"
 #include "frontend/onnx_import.h"
 #include "ir/graph/evaluate.h"
 #include "tests/support/onnx_models.h"
@@ -244,6 +246,36 @@ TEST_F(OtherExporters, OfPyTorchTheyAreParameters) {
   add_floats(graph_, "gain", {}, {0.5});
   add_floats(graph_, "p", {1}, {3});  // of generalized mean pooling
   EXPECT_THAT(trained(with({{"Mul", {"a", "gain"}}, {"Pow", {"b", "p"}}})), UnorderedElementsAre("w", "gain", "p"));
+}
+
+// Sines and cosines beside each other, in halves, and of rows and of columns of a picture's patches; a learned table.
+TEST_F(OtherExporters, SinusoidalPositionsAreConstants) {
+  const auto table = [&](const char* name, auto feature) {
+    std::vector<float> values;
+    for (int row = 0; row < 6; ++row) {
+      for (int k = 0; k < 8; ++k) values.push_back(static_cast<float>(feature(row, k)));
+    }
+    add_floats(graph_, name, {1, 6, 8}, values);
+    add_ints(graph_, cat(name, "_shape"), {16, 3});
+    add_node(graph_, "Reshape", {name, cat(name, "_shape")}, {cat(name, "_flat")});
+    add_node(graph_, "ReduceMean", {cat(name, "_flat")}, {cat(name, "_mean")});
+  };
+  const auto wave = [](int row, int frequency, bool cosine) {
+    const double angle = row * std::pow(0.3, frequency);
+    return cosine ? std::cos(angle) : std::sin(angle);
+  };
+  table("beside", [&](int row, int k) { return wave(row, k / 2, k % 2 == 1); });
+  table("halves", [&](int row, int k) { return wave(row, k % 4, k >= 4); });
+  table("quarters", [&](int row, int k) { return wave(row, k % 2 + 2 * (k / 4), k % 4 >= 2); });
+  table("learned", [&](int row, int k) { return wave(row * row, k / 2, k % 2 == 1); });
+  const ImportedModel model = with({{"Add", {"a", "beside_mean"}},
+                                    {"Add", {"b", "halves_mean"}},
+                                    {"Add", {"c", "quarters_mean"}},
+                                    {"Add", {"d", "learned_mean"}}});
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w", "learned"));
+  EXPECT_THAT(model.warnings, ElementsAre(HasSubstr("'beside', 'halves', 'quarters'")));
+  mark(model_, "halves", kKind, "PARAMETER");
+  EXPECT_THAT(trained(imported(model_)), UnorderedElementsAre("w", "halves", "learned"));
 }
 
 // By the older exporter, or without its marks: buffers are initializers like any other.
