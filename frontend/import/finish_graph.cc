@@ -110,10 +110,15 @@ void finish_graph(Graph& g, const ImportOptions& options, const std::vector<Valu
   std::vector<bool> live = differentiable_values(g), needed = needed_values(g);
   for (ValueId v : untrained) live[v] = false;
   if (options.trainable.empty()) freeze_frequencies(g, live, warnings);
-  std::vector<std::string> unused;
+  std::vector<std::string> unused, coarse;
   for (State& s : g.states) {
     if (!needed[s.value] && s.next == kNoValue && s.kind != StateKind::kStep) unused.push_back(s.name);
-    if (s.kind != StateKind::kParameter || live[s.value]) continue;
+    if (s.kind != StateKind::kParameter) continue;
+    if (live[s.value]) {
+      const DType dtype = g.type(s.value).dtype;
+      if (dtype == DType::kF16 || dtype == DType::kBF16) coarse.push_back(s.name);
+      continue;
+    }
     s.kind = StateKind::kFrozen;
     if (needed[s.value] && matches_any(options.trainable, s.name)) {
       warnings.push_back(
@@ -122,6 +127,12 @@ void finish_graph(Graph& g, const ImportOptions& options, const std::vector<Valu
     }
   }
   if (!unused.empty()) warnings.push_back(cat("initializers that no graph output needs: ", quote_list(unused)));
+  if (!coarse.empty()) {
+    warnings.push_back(cat("trained initializers that the file holds in 16 bits: ", quote_list(coarse),
+                           "; they stay so, each step rounds them, and one that changes a weight by less than its half "
+                           "last digit (1/4096 of it in fp16, 1/512 in bf16) is lost; export the model in fp32, and "
+                           "let precision: in train.yaml choose 16 bits, which keeps master weights in fp32"));
+  }
   compact(g, needed);
 }
 

@@ -18,6 +18,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
+using testing::Value;
 
 std::vector<std::string> trained(const ImportedModel& model) {
   std::vector<std::string> names;
@@ -124,6 +125,24 @@ TEST(Parameters, Constants_OfTheProgramAreNotTrained_AndWhatIsComputedOfParamete
   EXPECT_THAT(model.warnings,
               Contains(HasSubstr("computed of parameters and that are trained in their place: 'val_3', of "
                                  "'logit_scale'")));
+}
+
+TEST(Parameters, SixteenBits_OfTheFileArePointedOut) {
+  for (const auto& [type, warnings] : {std::pair<int, size_t>{onnx::TensorProto::FLOAT16, 1}, {kFloat, 0}}) {
+    onnx::ModelProto m = empty_model();
+    onnx::GraphProto* g = m.mutable_graph();
+    add_value(g->add_input(), "x", {4, 3});
+    add_value(g->add_output(), "y", {4, 2});
+    add_floats(g, "w", {3, 2}, {});
+    g->mutable_initializer(0)->set_data_type(type);
+    g->mutable_initializer(0)->set_raw_data(std::string(type == kFloat ? 24 : 12, '\0'));
+    add_int(add_node(g, "Cast", {"w"}, {"w32"}), "to", kFloat);
+    add_node(g, "MatMul", {"x", "w32"}, {"y"});
+    const ImportedModel model = imported(m);
+    EXPECT_THAT(trained(model), UnorderedElementsAre("w"));
+    EXPECT_THAT(model.warnings, testing::SizeIs(warnings));
+    EXPECT_EQ(Value(model.warnings, Contains(HasSubstr("in 16 bits: 'w'"))), warnings == 1);
+  }
 }
 
 TEST(Parameters, BatchNorm_OfAnInferenceExportIsPointedOut) {
