@@ -62,7 +62,8 @@ class Uses {
   }
 
   bool is_setting(const OnnxNode& node, size_t k, const OnnxTensor& t) const {
-    if (node.op == "Pow" && k == 1) return true;
+    if (is_one_of(node.op, {"Mod", "Pow"}) && k == 1) return true;
+    if (node.op == "Pad" && k == 2) return true;
     if (is_one_of(node.op, {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min"})) return true;
     if (node.op == "Where" && k > 0) return true;
     if (node.op == "Expand" && is_zero(t)) return true;

@@ -231,14 +231,17 @@ TEST_F(OtherExporters, NumbersOfTheProgramAreConstants) {
   add_floats(graph_, "Pow/y:0", {1}, {3});
   add_floats(graph_, "add/y:0", {1}, {1e-5});
   add_floats(graph_, "low", {1}, {0});
+  add_ints(graph_, "pads", {0, 0, 0, 0});
+  add_floats(graph_, "padding", {1}, {7});
   const ImportedModel model = with({{"Mul", {"a", "mul/x:0"}},
                                     {"Pow", {"b", "Pow/y:0"}},
                                     {"Add", {"c", "add/y:0"}},
                                     {"Sqrt", {"d"}},
-                                    {"Max", {"e", "low"}}});
+                                    {"Max", {"e", "low"}},
+                                    {"Pad", {"f", "pads", "padding"}}});
   EXPECT_THAT(trained(model), UnorderedElementsAre("w"));
   EXPECT_THAT(model.warnings,
-              Contains(AllOf(HasSubstr("'mul/x:0', 'Pow/y:0', 'add/y:0', 'low'"), HasSubstr("trainable"))));
+              Contains(AllOf(HasSubstr("'mul/x:0', 'Pow/y:0', 'add/y:0', 'low', 'padding'"), HasSubstr("trainable"))));
 }
 
 TEST_F(OtherExporters, ParametersOfOneElementAreTrained) {
