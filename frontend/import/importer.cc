@@ -303,6 +303,7 @@ std::vector<OnnxValue> Importer::run_subgraph(const OnnxGraph& graph, const std:
   for (const OnnxTensor& t : graph.initializers) {
     if (t.literal) {
       scope.values[t.name] = OnnxValue::tensor(emitter_.constant(*t.literal));
+      if (is_float(t.type.dtype) && t.type.rank() > 1 && !is_uniform(*t.literal)) inner_weights_.insert(t.name);
     } else {
       scope.values[t.name] = {OnnxValue::Kind::kUnusable, kNoValue, nullptr,
                               "an initializer of a subgraph whose values are not known or not supported"};
@@ -330,6 +331,11 @@ void Importer::finish() {
   result_.graph = std::move(emitter_.builder()).finish();
   result_.graph.name = model_.graph.name;
   finish_graph(result_.graph, options_, untrained, result_.warnings);
+  if (!inner_weights_.empty()) {
+    warn(cat("initializers of a branch or of a loop's body are constants and not trained: ",
+             quote_list({inner_weights_.begin(), inner_weights_.end()}),
+             "; what is a parameter belongs among the initializers of the model's main graph"));
+  }
   for (std::string& w : lost_name_warnings(result_.graph)) result_.warnings.push_back(std::move(w));
   for (const State& s : result_.graph.states) {
     if (s.kind == StateKind::kParameter) result_.info.trained_elements += elements(result_.graph.type(s.value).shape);

@@ -1,6 +1,7 @@
 // The importer's inside: scopes of ONNX names, and the walk over nodes. frontend/onnx_import.h is the interface.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,6 +87,7 @@ class Importer : public ImportServices {
   std::vector<ValueId> untrained_;
   absl::flat_hash_set<std::string> statistics_;  // initializers that are running statistics: states, however small
   absl::flat_hash_set<std::string> settings_;    // initializers that are constants (constants_by_use.h)
+  std::set<std::string> inner_weights_;          // initializers of subgraphs that look like weights
   absl::flat_hash_map<ValueId, int> state_of_;   // a state's value, and what becomes of it -> its index
 };
 

@@ -358,6 +358,23 @@ TEST_F(OtherExporters, WeightsInConstantNodesAreTrainedWhereTheyAreNamed) {
   EXPECT_TRUE(all.warnings.empty());
 }
 
+TEST_F(OtherExporters, WeightsOfASubgraphArePointedOut) {
+  onnx::NodeProto* branch = add_node(graph_, "If", {"always"}, {"k"});
+  for (const char* name : {"then_branch", "else_branch"}) {
+    onnx::AttributeProto* a = branch->add_attribute();
+    a->set_name(name), a->set_type(onnx::AttributeProto::GRAPH);
+    a->mutable_g()->set_name(name);
+    add_floats(a->mutable_g(), "inner", {3, 3}, {1, 0, 2, 0, 1, 0, 1, 1, 1});
+    add_node(a->mutable_g(), "MatMul", {"x", "inner"}, {"out"});
+    add_value(a->mutable_g()->add_output(), "out", {4, 3});
+  }
+  onnx::TensorProto* always = graph_->add_initializer();
+  always->set_name("always"), always->set_data_type(onnx::TensorProto::BOOL), always->add_int32_data(1);
+  const ImportedModel model = with({{"Add", {"a", "k"}}});
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w"));
+  EXPECT_THAT(model.warnings, ElementsAre(AllOf(HasSubstr("loop's body"), HasSubstr("'inner'"))));
+}
+
 TEST_F(OtherExporters, InnerValuesCanBeOutputs) {
   ImportOptions options;
   options.outputs = {"b", "y", "nothing", "x", "w"};
