@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "base/cat.h"
 #include "frontend/import/constants_by_use.h"
 #include "ir/recipe/recipe.h"
 
@@ -30,23 +31,46 @@ std::shared_ptr<const OnnxTensor> floats_of(const OnnxNode& node) {
   return floats ? *tensor : nullptr;
 }
 
-}  // namespace
+using Constants = absl::flat_hash_map<std::string, std::shared_ptr<const OnnxTensor>>;
 
-std::optional<OnnxModel> with_constant_weights(const OnnxModel& model, const std::vector<std::string>& trainable,
-                                               std::vector<std::string>& left) {
-  const bool apart = keeps_parameters_apart(model);
-  if (apart && trainable.empty()) return std::nullopt;
-  absl::flat_hash_map<std::string, std::shared_ptr<const OnnxTensor>> constants;
-  for (const OnnxNode& n : model.graph.nodes) {
+Constants constants_of(const std::vector<OnnxNode>& nodes) {
+  Constants constants;
+  for (const OnnxNode& n : nodes) {
     if (auto tensor = floats_of(n)) constants.emplace(n.outputs[0], std::move(tensor));
   }
+  return constants;
+}
+
+absl::flat_hash_set<std::string> weights_among(const Constants& constants, const std::vector<OnnxNode>& nodes) {
   absl::flat_hash_set<std::string> weights;
-  for (const OnnxNode& n : model.graph.nodes) {
+  for (const OnnxNode& n : nodes) {
     for (size_t k = 0; k < n.inputs.size(); ++k) {
       const auto at = constants.find(n.inputs[k]);
       if (at != constants.end() && is_weight(n, k, at->second->type.rank())) weights.insert(at->first);
     }
   }
+  return weights;
+}
+
+}  // namespace
+
+std::vector<std::string> weights_of_functions(const OnnxModel& model) {
+  std::vector<std::string> names;
+  if (keeps_parameters_apart(model)) return names;
+  for (const OnnxFunction& f : model.functions) {
+    for (const std::string& weight : weights_among(constants_of(f.nodes), f.nodes))
+      names.push_back(cat(f.name, "/", weight));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::optional<OnnxModel> with_constant_weights(const OnnxModel& model, const std::vector<std::string>& trainable,
+                                               std::vector<std::string>& left) {
+  const bool apart = keeps_parameters_apart(model);
+  if (apart && trainable.empty()) return std::nullopt;
+  const Constants constants = constants_of(model.graph.nodes);
+  absl::flat_hash_set<std::string> weights = weights_among(constants, model.graph.nodes);
   auto holds_weight = [&](const OnnxNode& n) {
     return n.op == "Constant" && n.outputs.size() == 1 && weights.contains(n.outputs[0]);
   };

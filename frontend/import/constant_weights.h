@@ -14,4 +14,7 @@ namespace partita {
 std::optional<OnnxModel> with_constant_weights(const OnnxModel& model, const std::vector<std::string>& trainable,
                                                std::vector<std::string>& left);
 
+// Those in the model's local functions, FUNCTION/NAME, which cannot be trained.
+std::vector<std::string> weights_of_functions(const OnnxModel& model);
+
 }  // namespace partita

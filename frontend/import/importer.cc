@@ -351,6 +351,12 @@ absl::StatusOr<ImportedModel> import_forward(const OnnxModel& model, const Impor
       out.warnings.push_back(cat("weights that the file has as Constant nodes are not trained: ", quote_list(left),
                                  "; name them in `trainable`, beside '*' for the initializers"));
     }
+    if (const std::vector<std::string> inner = weights_of_functions(model); !inner.empty()) {
+      out.warnings.push_back(
+          cat("weights that the file has as Constant nodes of its functions are not trained: ", quote_list(inner),
+              "; onnx.inliner.inline_local_functions makes them nodes of the graph, which "
+              "`trainable` can name"));
+    }
     return out;
   } catch (const ImportError& e) {
     return with_context(e.status, quote(model.path));

@@ -358,6 +358,26 @@ TEST_F(OtherExporters, WeightsInConstantNodesAreTrainedWhereTheyAreNamed) {
   EXPECT_TRUE(all.warnings.empty());
 }
 
+TEST_F(OtherExporters, WeightsInConstantNodesOfFunctionsArePointedOut) {
+  onnx::OperatorSetIdProto* own = model_.add_opset_import();
+  own->set_domain("own"), own->set_version(1);
+  onnx::FunctionProto* f = model_.add_functions();
+  f->set_name("Dense"), f->set_domain("own");
+  f->add_input("in"), f->add_output("out");
+  f->add_opset_import()->set_version(18);
+  onnx::GraphProto body;
+  onnx::AttributeProto* value = add_node(&body, "Constant", {}, {"kernel"})->add_attribute();
+  value->set_name("value"), value->set_type(onnx::AttributeProto::TENSOR);
+  value->mutable_t()->set_data_type(kFloat);
+  for (int d : {3, 3}) value->mutable_t()->add_dims(d);
+  for (int k = 0; k < 9; ++k) value->mutable_t()->add_float_data(static_cast<float>(k));
+  add_node(&body, "MatMul", {"in", "kernel"}, {"out"});
+  *f->mutable_node() = body.node();
+  add_node(graph_, "Dense", {"x"}, {"k"})->set_domain("own");
+  EXPECT_THAT(with({{"Add", {"a", "k"}}}).warnings,
+              ElementsAre(HasSubstr("its functions are not trained: 'Dense/kernel'")));
+}
+
 TEST_F(OtherExporters, WeightsOfASubgraphArePointedOut) {
   onnx::NodeProto* branch = add_node(graph_, "If", {"always"}, {"k"});
   for (const char* name : {"then_branch", "else_branch"}) {
