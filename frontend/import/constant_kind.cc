@@ -57,6 +57,21 @@ bool turns(const Literal& l, int64_t rows, int64_t columns, int64_t apart) {
 
 }  // namespace
 
+bool is_named_constant(std::string_view name) {
+  constexpr std::string_view kOutput = "_output_0";
+  const auto numbered = [](std::string_view text, std::string_view word) {
+    if (!text.starts_with(word)) return false;
+    text.remove_prefix(word.size());
+    if (text.starts_with('_')) text.remove_prefix(1);
+    return text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  if (name.starts_with('/') && name.ends_with(kOutput)) {
+    const std::string_view path = name.substr(0, name.size() - kOutput.size());
+    return numbered(path.substr(path.rfind('/') + 1), "Constant");
+  }
+  return numbered(name, "lifted_tensor") || numbered(name, "c_lifted_tensor") || numbered(name, "_tensor_constant");
+}
+
 bool is_sinusoidal(const OnnxTensor& tensor) {
   const Shape& shape = tensor.type.shape;
   if (!tensor.literal || shape.size() < 2 || !is_float(tensor.type.dtype)) return false;

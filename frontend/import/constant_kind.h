@@ -1,6 +1,7 @@
 // Which float initializers are constants and not parameters, by their values.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "frontend/onnx/onnx_model.h"
@@ -15,6 +16,9 @@ bool is_mask(const Literal& literal);
 // One element under a name that an exporter made up ("val_64", "onnx::Mul_12", "17"): a scalar of the program. A
 // parameter of one element has a name.
 bool is_unnamed_scalar(const OnnxTensor& tensor);
+// Of any size, under the name that PyTorch's exporters give a constant of the program ("/norm/Constant_2_output_0",
+// "lifted_tensor_0"): other tools make initializers of them.
+bool is_named_constant(std::string_view name);
 // A table of sinusoidal positions, [..., positions, features]: pairs of a sine and a cosine (columns that follow each
 // other, or halves or quarters of the columns), each of which turns by one angle from a row to the next. Learned tables
 // are none.

@@ -90,7 +90,8 @@ void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
   }
   settings_ = constants_by_use(model_);
   for (const OnnxTensor& t : graph.initializers) {
-    if (!t.parameter && is_sinusoidal(t)) settings_.insert(t.name);
+    if (t.parameter || !is_float(t.type.dtype)) continue;
+    if (is_sinusoidal(t) || (model_.producer == "pytorch" && is_named_constant(t.name))) settings_.insert(t.name);
   }
   std::vector<std::string> constants, computed, lost;
   for (size_t k = 0; k < graph.initializers.size(); ++k) {
@@ -112,10 +113,11 @@ void Importer::add_initializers(const OnnxGraph& graph, ImportScope& scope) {
              "torch.onnx.export(..., optimize=False) leaves the parameters"));
   }
   if (!constants.empty()) {
-    warn(cat(
-        "initializers that are constants and not trained, by what reads them or what they hold (exponents, epsilons, "
-        "factors, first states, shifts and scales of inputs, sinusoidal positions): ",
-        quote_list(constants), "; if one is a parameter, name it in `trainable`, beside '*' for the others"));
+    warn(
+        cat("initializers that are constants and not trained, by what reads them, what they hold or what PyTorch calls "
+            "them (exponents, epsilons, "
+            "factors, first states, shifts and scales of inputs, sinusoidal positions): ",
+            quote_list(constants), "; if one is a parameter, name it in `trainable`, beside '*' for the others"));
   }
   warn_unmatched("trainable", options_.trainable, graph.initializers);
   warn_unmatched("frozen", options_.frozen, graph.initializers);

@@ -38,7 +38,7 @@ bool same_values(const Literal& a, const Literal& b, bool transposed) {
 bool is_matrix(const Literal& l) { return l.type.rank() == 2 && elements(l.type.shape) >= 64 && !is_uniform(l); }
 
 bool made_up(const std::string& name) {
-  if (name.starts_with("onnx::")) return true;
+  if (name.starts_with("onnx::") || name.starts_with('/')) return true;
   std::string_view rest = name;
   if (rest.starts_with("val_")) rest.remove_prefix(4);
   return !rest.empty() && rest.find_first_not_of("0123456789") == std::string_view::npos;

@@ -300,6 +300,26 @@ TEST_F(OtherExporters, SinusoidalPositionsAreConstants) {
   EXPECT_THAT(trained(imported(model_)), UnorderedElementsAre("w", "halves", "learned"));
 }
 
+// onnxslim and ONNX Runtime make initializers of Constant nodes (a group norm's scale of ones), and of what they
+// compute.
+TEST_F(OtherExporters, OfPyTorchNamesOfConstantsTell) {
+  for (const char* name : {"/gn/Constant_2_output_0", "/Constant_output_0", "lifted_tensor_0"}) {
+    onnx::ModelProto m = linear_model();
+    m.set_producer_name("pytorch");
+    add_floats(m.mutable_graph(), name, {2}, {1, 2});
+    add_node(m.mutable_graph(), "Mul", {"y", name}, {"z"});
+    m.mutable_graph()->mutable_output(0)->set_name("z");
+    const ImportedModel model = imported(m);
+    EXPECT_THAT(trained(model), UnorderedElementsAre("w"));
+    EXPECT_THAT(model.warnings, ElementsAre(AllOf(HasSubstr("not trained"), HasSubstr(name))));
+  }
+  model_.set_producer_name("pytorch");
+  add_floats(graph_, "/Exp_output_0", {3}, {1, 2, 3});
+  const ImportedModel model = with({{"Mul", {"a", "/Exp_output_0"}}});
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w", "/Exp_output_0"));
+  EXPECT_THAT(model.warnings, ElementsAre(HasSubstr("names that the exporter made up ('/Exp_output_0')")));
+}
+
 // By the older exporter, or without its marks: buffers are initializers like any other.
 TEST_F(OtherExporters, OfPyTorchWithoutMarksTheUseTellsWhatPreparesInputs) {
   model_.set_producer_name("pytorch");
