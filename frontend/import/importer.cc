@@ -195,11 +195,13 @@ std::vector<OnnxValue> Importer::convert(const OnnxNode& original, ImportScope& 
   int version = opset != scope.opsets->end() ? opset->second : std::max(1, newest_opset(node->domain));
   const ConvertEntry* entry = find_converter(node->domain, node->op, version);
   if (!entry && !has_schema(*node, version)) {
-    bool unknown = newest_opset(node->domain) == 0;
+    const bool unknown = newest_opset(node->domain) == 0, fused = node->domain.starts_with("com.microsoft");
     throw ImportError{absl::UnimplementedError(
-        unknown ? cat("domain ", quote(node->domain),
-                      " is not known; replace the operator by standard ones or add it as a model-local function")
-                : cat("operator set version ", version, " has no operator ", quote(node->op)))};
+        fused ? "this operator of ONNX Runtime's is not supported; where its optimizer wrote it, write the file with "
+                "ORT_ENABLE_BASIC, or take the one that went into it"
+        : unknown ? cat("domain ", quote(node->domain),
+                        " is not known; replace the operator by standard ones or add it as a model-local function")
+                  : cat("operator set version ", version, " has no operator ", quote(node->op)))};
   }
   if (absl::Status status = check_against_schema(*node, version); !status.ok()) throw ImportError{status};
   ++result_.info.ops[node->domain.empty() ? node->op : cat(node->domain, "::", node->op)];

@@ -107,6 +107,11 @@ TEST(BadInput, UnknownOperators_AreNamed) {
   o->set_domain("my.company");
   o->set_version(1);
   EXPECT_THAT(refusal_of(m), HasSubstr("domain 'my.company' is not known"));
+  for (const char* domain : {"com.microsoft", "com.microsoft.nchwc"}) {
+    m.mutable_graph()->mutable_node(0)->set_domain(domain);
+    o->set_domain(domain);
+    EXPECT_THAT(refusal_of(m), HasSubstr("write the file with ORT_ENABLE_BASIC"));
+  }
 }
 
 TEST(BadInput, Names_DuplicateMissingCyclic) {
