@@ -36,6 +36,8 @@ std::vector<NamedMetric> named_metrics(const Program& program);
 class Evaluator {
  public:
   const DataSource& data() const { return inputs_->source(); }
+  // Samples behind the last whole batch, where the data say how many batches there are.
+  int64_t left_out() const { return options_.batches < 0 ? data().samples_per_epoch() % data().global_batch() : 0; }
   // Collective. `training` outlives it. The data's errors; InvalidArgument for less than one batch.
   static absl::StatusOr<std::unique_ptr<Evaluator>> open(const EvaluateOptions& options, const Executor& training,
                                                          Communicator* communicator, int threads);

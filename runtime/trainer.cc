@@ -181,7 +181,7 @@ class Trainer : public TrainingLoop {
 
   // What the data are taken for, how far the run goes and where it begins.
   void tell_start(const std::string& mirror) const {
-    tell_data(programs_, first_);
+    tell_data(programs_, first_, evaluator_.get());
     if (!mirror.empty()) std::fprintf(stderr, "%s\n", mirror.c_str());
     const std::string text = start_note(std::max<int64_t>(0, steps_ - first_), programs_.samples(first_),
                                         programs_.tokens(first_), programs_.changes(first_));

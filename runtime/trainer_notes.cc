@@ -83,12 +83,17 @@ bool tell_slow_checkpoint(const Checkpointer::Cost& cost, double waited, double 
   return true;
 }
 
-void tell_data(const StepPrograms& programs, int64_t first_step) {
+void tell_data(const StepPrograms& programs, int64_t first_step, const Evaluator* evaluator) {
   for (const std::string& line : programs.told()) std::fprintf(stderr, "%s\n", line.c_str());
   const int64_t all = programs.epoch_samples(), step = programs.samples(first_step);
   if (all > 0 && all < step)
     std::fprintf(stderr, "warning: the data hold %lld samples, fewer than the %lld of a step, which takes some twice\n",
                  static_cast<long long>(all), static_cast<long long>(step));
+  const int64_t left = evaluator == nullptr ? 0 : evaluator->left_out();
+  if (left > 0)
+    std::fprintf(stderr, "note: the last %lld of the %lld samples to evaluate fill no batch of %lld and are left out\n",
+                 static_cast<long long>(left), static_cast<long long>(evaluator->data().samples_per_epoch()),
+                 static_cast<long long>(evaluator->data().global_batch()));
 }
 
 std::string start_note(int64_t steps, int64_t samples, int64_t tokens, const std::string& changes) {

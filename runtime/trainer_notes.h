@@ -17,8 +17,9 @@ namespace partita::runtime {
 // and `step`: seconds; `every`: steps. Whether it did.
 bool tell_slow_checkpoint(const Checkpointer::Cost& cost, double waited, double step, int64_t every);
 
-// What the data are taken for, and that they are fewer than a step takes, on stderr.
-void tell_data(const StepPrograms& programs, int64_t first_step);
+// What the data are taken for, that they are fewer than a step takes, and what evaluations leave out, on stderr.
+// `evaluator` may be null.
+void tell_data(const StepPrograms& programs, int64_t first_step, const Evaluator* evaluator);
 
 // "100 steps of 8 samples (1024 tokens)", and what `changes` says of later ones.
 std::string start_note(int64_t steps, int64_t samples, int64_t tokens, const std::string& changes);

@@ -112,8 +112,9 @@ TEST_F(Labels, OfEvaluationAndOfGivenColumns) {
   const std::string recipe =
       "loss: {kind: cross_entropy, output: logits, target: labels}\ndata: {columns: {labels: labels}}\n"
       "evaluate: {every: 60, data: {path: '" +
-      data_ + "', dtype: uint16}, batches: 20}\n";
+      data_ + "', dtype: uint16}}\n";
   EXPECT_NEAR(trained(model(false, false), recipe), kCoin, 0.15);
+  EXPECT_THAT(said_, HasSubstr("note: the last 2 of the 750 samples to evaluate fill no batch of 4 and are left out"));
   const std::string lines = TempFolder::read(out_ / "m.jsonl");
   const size_t at = lines.rfind("\"evaluation_loss\":");
   ASSERT_NE(at, std::string::npos);
