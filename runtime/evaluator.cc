@@ -69,18 +69,22 @@ void Evaluator::name_metrics(StepMetrics& step) const {
     step.named.emplace_back(cat("evaluation_", metric.metric.name), std::nullopt);
 }
 
-absl::Status Evaluator::run(StepMetrics& step) {
+absl::Status Evaluator::run(StepMetrics& step, absl::FunctionRef<bool()> stop) {
   PARTITA_RETURN_IF_ERROR(inputs_->start(0, batches_));
   double sum = 0;
   std::vector<double> values(metrics_.size());
   for (int64_t k = 0; k < batches_; ++k) {
     PARTITA_ASSIGN_OR_RETURN(Batch batch, inputs_->take(k));
+    exchange_.begin({stop() ? 1 : 0});
     PARTITA_RETURN_IF_ERROR(clear_accumulators(*executor_));
     PARTITA_RETURN_IF_ERROR(executor_->run(
         executor_->program().schedule,
         [&](int64_t micro_batch, int64_t slot) { return inputs_->stage(batch, micro_batch, slot); },
         [&] { return inputs_->upload_ahead(k + 1); }));
     inputs_->give_back(std::move(batch));
+    PARTITA_ASSIGN_OR_RETURN(const ExchangedFlags said, exchange_.end());
+    stopped_ = said[0] != 0 && k + 1 < batches_;
+    if (stopped_) return absl::OkStatus();
     sum += scalar_output(*executor_, "loss").value_or(0);
     for (size_t m = 0; m < values.size(); ++m) {
       const double value = scalar_output(*executor_, metrics_[m].output).value_or(0);

@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/metric_output.h"
 #include "runtime/communicate/collective.h"
+#include "runtime/communicate/flag_exchange.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/input_stage.h"
 #include "runtime/metrics/metrics.h"
@@ -46,8 +48,11 @@ class Evaluator {
   // Adds the metrics of an evaluation to those of a step, without their values.
   void name_metrics(StepMetrics& step) const;
   // Collective: the mean loss over the batches, the same on all ranks, and the metrics that name_metrics() named, as
-  // this rank has them: of the batches the mean, the sum or the last, as each metric's reduction says.
-  absl::Status run(StepMetrics& step);
+  // this rank has them: of the batches the mean, the sum or the last, as each metric's reduction says. Where `stop`
+  // says so on any rank before the last batch, it ends, with none of these.
+  absl::Status run(StepMetrics& step, absl::FunctionRef<bool()> stop);
+  // Whether the last run() ended so.
+  bool stopped() const { return stopped_; }
   // Takes up an evaluation's loss: whether it is the best so far, and whether training should end.
   bool improves(double loss);
   bool wants_to_stop() const { return options_.patience > 0 && without_gain_ >= options_.patience; }
@@ -59,14 +64,16 @@ class Evaluator {
 
  private:
   Evaluator(const EvaluateOptions& options, Communicator* communicator)
-      : options_(options), communicator_(communicator) {}
+      : options_(options), communicator_(communicator), exchange_(communicator) {}
 
   const EvaluateOptions& options_;
   Communicator* const communicator_;
+  FlagExchange exchange_;  // whether to stop
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<InputStage> inputs_;
   std::vector<NamedMetric> metrics_;
   int64_t batches_ = 0, without_gain_ = 0;
+  bool stopped_ = false;
   std::optional<double> best_;
 };
 

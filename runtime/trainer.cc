@@ -73,7 +73,7 @@ class Trainer : public TrainingLoop {
       if (checkpoints_) PARTITA_RETURN_IF_ERROR(settle_checkpoint(m, said));
       if (sink != nullptr) PARTITA_RETURN_IF_ERROR(sink->write(m));
       if (evaluator_ != nullptr && evaluator_->wants_to_stop()) stop_early(step + 1);
-      const bool stop = said[kStop] != 0;
+      const bool stop = said[kStop] != 0 || (evaluator_ != nullptr && evaluator_->stopped());
       const bool save = checkpoints_ != nullptr && (stop || said[kSave] != 0 || checkpoints_->is_due(step + 1) ||
                                                     (better && options_.checkpoint.keep_best > 0));
       PARTITA_ASSIGN_OR_RETURN(const std::optional<int64_t> bad, diverged(step, said[kDiverged], save));
@@ -200,7 +200,8 @@ class Trainer : public TrainingLoop {
     evaluator_->name_metrics(m);
     if (!evaluator_->is_due(taken) && taken != steps_) return false;
     watch_.enter(Phase::kEvaluation, taken - 1);
-    PARTITA_RETURN_IF_ERROR(evaluator_->run(m));
+    PARTITA_RETURN_IF_ERROR(evaluator_->run(m, [this] { return wishes().stop; }));
+    if (evaluator_->stopped()) return false;
     evaluation_loss_ = m.evaluation_loss;
     return evaluator_->improves(*m.evaluation_loss);
   }

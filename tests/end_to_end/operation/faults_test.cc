@@ -169,6 +169,24 @@ TEST_F(Faults, SignalsWhileDataAreStillToCome_TakeEffectAtOnce) {
   EXPECT_EQ(runtime::list_checkpoints(ckpt).back(), 20);
 }
 
+// Machines that are taken away leave seconds, and an evaluation may take an hour.
+TEST_F(Faults, SignalsInAnEvaluation_TakeEffectAtOnce) {
+  const std::string bundle = compile(
+      "--ranks 2 --like ddp --set evaluate.every=2 --set evaluate.batches=1000000000 --set "
+      "evaluate.data.kind=synthetic");
+  const std::string ckpt = out_ / "ckpt";
+  Running running(run(bundle, "--processes --checkpoint " + ckpt), out_ / "output");
+  const auto evaluates = [&](int rank) {
+    const auto reader = FlightReader::open(runtime::flight_file(ckpt + "/flight", rank));
+    return reader.ok() && (*reader)->header().phase == runtime::Phase::kEvaluation;
+  };
+  ASSERT_TRUE(wait_until([&] { return evaluates(0) && evaluates(1); }, 60)) << running.text();
+  ::kill(running.id(), SIGTERM);
+  EXPECT_EQ(running.end(10), 143) << running.text();
+  EXPECT_THAT(running.text(), HasSubstr("told to stop: the checkpoint of step 2 is in"));
+  EXPECT_EQ(runtime::list_checkpoints(ckpt), std::vector<int64_t>{2});
+}
+
 // No folder at all: the ranks' records are in memory, and the supervisor has them.
 TEST_F(Faults, CrashedRank_IsToldWithItsSignal) {
   const std::string bundle = compile("--ranks 2 --like ddp");
