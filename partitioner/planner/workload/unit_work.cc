@@ -28,7 +28,7 @@ double UnitWork::forward_flops() const {
 
 double UnitWork::backward_flops() const {
   double f = sum_flops(input_gradients) + sum_flops(weight_gradients);
-  for (const AttentionWork& a : attention) f += a.backward_flops * a.count;
+  for (const AttentionWork& a : attention) f += 2 * a.forward_flops * a.count;
   return f;
 }
 

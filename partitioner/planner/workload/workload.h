@@ -101,6 +101,7 @@ struct UnitWork {
   double heads = 0;       // smallest size of a split factor: a larger tensor axis pads
   double split_factor = 0;
 
+  // Of the model: attention's backward part, which also makes the scores again, has two products for each of forward.
   double forward_flops() const;
   double backward_flops() const;
   // Where the axis does not divide the heads: the fewest ranks that have heads of their own (else all of the axis),

@@ -125,6 +125,24 @@ TEST_F(RunMetrics, FlopsDoNotCountRecomputation) {
   EXPECT_EQ(manifests["full"]["flops"], manifests["none"]["flops"]);
 }
 
+// Nor are scores that attention's gradient makes again: products that are spelled out make them once.
+TEST_F(RunMetrics, FlopsOfAttentionAreThoseOfItsProducts) {
+  const Outcome model =
+      run_partita(cat("model bert --layers 2 --hidden 32 --heads 2 --vocab 64 --seq 48 --with-weights", " --quiet -o ",
+                      out_ / "bert.onnx"));
+  ASSERT_EQ(model.code, 0) << model.text;
+  out_.write("bert.yaml", "loss: {kind: output, output: loss}\noptimizer: {kind: sgd, lr: 0.01}\nbatch: {global: 4}\n");
+  std::map<std::string, json> manifests;
+  for (const char* kernel : {"auto", "math"}) {
+    const Outcome o = run_partita(cat("compile ", out_ / "bert.onnx", " --train ", out_ / "bert.yaml",
+                                      " --set kernels.attention=", kernel, " --quiet -o ", out_ / kernel));
+    ASSERT_EQ(o.code, 0) << o.text;
+    manifests[kernel] = read(cat(kernel, "/manifest.json"));
+  }
+  EXPECT_LT(manifests["auto"]["steps"], manifests["math"]["steps"]);
+  EXPECT_EQ(manifests["auto"]["flops"], manifests["math"]["flops"]);
+}
+
 TEST_F(RunMetrics, PrometheusFetchesThem) {
   const std::string services = std::string(PARTITA_DEPS) + "/services/usr/bin/prometheus";
   if (!std::filesystem::exists(services)) GTEST_SKIP() << "no " << services << ": run tools/install_test_services";

@@ -58,7 +58,12 @@ double model_flops(const Graph& serial, int64_t samples_per_step) {
                std::any_of(from, to, [&](const auto& known) { return copies(*known.second, n); })) {
       continue;
     }
-    flops += node_flops(serial, n);
+    // Attention's gradient makes the scores again; of the model it has two products for each one of forward.
+    const auto scores = std::find_if(from, to, [](const auto& known) {
+      return known.second->op->work == WorkKind::kAttention && known.second->segment == Segment::kForward;
+    });
+    const bool again = n.segment == Segment::kBackward && n.op->work == WorkKind::kAttention && scores != to;
+    flops += again ? 2 * node_flops(serial, *scores->second) : node_flops(serial, n);
   }
   return flops * static_cast<double>(samples_per_step) / static_cast<double>(std::max<int64_t>(samples, 1));
 }
