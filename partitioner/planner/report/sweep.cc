@@ -36,6 +36,9 @@ double goodput(const Problem& problem, const Candidate& c, double steps) {
   return expected(run, best_interval(run, kReplays, 1), kReplays, 1).goodput(run);
 }
 
+// As a cluster file with twice the bandwidth has it.
+void double_bandwidth(LinkProfile& link) { link.bandwidth *= 2, link.half_bytes *= 2; }
+
 }  // namespace
 
 absl::StatusOr<std::vector<int64_t>> parse_sizes(const std::string& text) {
@@ -143,15 +146,18 @@ std::vector<WhatIf> what_if(const Problem& problem, const SearchOptions& options
   auto any = [&](auto has) { return std::any_of(groups.begin(), groups.end(), has); };
   plan_on("as it is", *problem.cluster);
   offer("twice the memory", [](DeviceGroup& g) { g.device.memory_bytes *= 2; });
-  const bool nodes = any([](const DeviceGroup& g) { return g.nodes > 1; });
-  if (nodes) {
-    offer("twice the network", [](DeviceGroup& g) {
-      if (g.nodes > 1) g.links.back().link.bandwidth *= 2;
-    });
+  if (groups.size() > 1 || groups[0].nodes > 1) {
+    Cluster c = *problem.cluster;
+    if (c.between) double_bandwidth(*c.between);
+    for (DeviceGroup& g : c.groups) {
+      double_bandwidth(g.network);  // joins it to the other groups where the file has no `between`
+      if (g.nodes > 1) double_bandwidth(g.links.back().link);
+    }
+    plan_on("twice the network", c);
   }
   if (any([](const DeviceGroup& g) { return g.devices_per_node > 1; })) {
     offer("twice the links in a node", [](DeviceGroup& g) {
-      if (g.devices_per_node > 1) g.links.front().link.bandwidth *= 2;
+      if (g.devices_per_node > 1) double_bandwidth(g.links.front().link);
     });
   }
   offer("twice the FLOP/s", [](DeviceGroup& g) {
