@@ -48,8 +48,7 @@ std::string failing_run_text(const FailingRun& run, const ExpectedRun& e, int64_
   append(text, fmt::format("begun on {}, done on {} ({} to {})\n", date(begin, 0), date(begin, total),
                            date(begin, e.low), date(begin, e.high)));
   if (price_per_hour > 0) {
-    const double all =
-        price_per_hour / 3600 * static_cast<double>(whole.nodes + run.spare_nodes) / static_cast<double>(whole.nodes);
+    const double all = (price_per_hour + run.spares_per_hour) / 3600;
     append(text, fmt::format("${:.0f} (${:.0f} to ${:.0f}), ${:.0f} of them for what was not training\n", all * total,
                              all * e.low, all * e.high, all * (total - e.times.training)));
   }

@@ -234,6 +234,7 @@ FailingRun failing_run(const Cluster& cluster, double step_seconds, double steps
     const FailureRates& r = g.device.failures;
     const double n = static_cast<double>(g.nodes), d = static_cast<double>(g.devices());
     nodes += g.nodes, out.spare_nodes += g.spare_nodes, devices += d;
+    out.spares_per_hour += g.price_per_hour * static_cast<double>(g.spare_nodes * g.devices_per_node);
     if (r.device_mtbf > 0) device_failures += d / r.device_mtbf;
     if (r.node_mtbf > 0) node_failures += n / r.node_mtbf;
     const double node_bytes = rank_bytes * std::min(writers, static_cast<double>(g.devices_per_node));

@@ -26,6 +26,7 @@ struct FailingRun {
   };
   std::vector<Size> sizes;  // most nodes first: the plan, and those for fewer nodes
   int64_t spare_nodes = 0;
+  double spares_per_hour = 0;   // what they cost beside the nodes at work
   double steps = 0;             // that the run is to make
   FailureRates rates;           // of one node and what lies in it
   double devices_per_node = 1;  // that can fail, on average

@@ -25,14 +25,17 @@ absl::StatusOr<int64_t> count(std::string_view text) {
   return n;
 }
 
-double goodput(const Problem& problem, const Candidate& c, double steps) {
-  constexpr int kReplays = 100;
+FailingRun failing(const Problem& problem, const Candidate& c, double steps) {
   double parameters = 0;
   for (int k : problem.workload->units) {
     const TensorParts& p = problem.workload->kinds[static_cast<size_t>(k)].parameters;
     parameters += p[0] + p[1];
   }
-  const FailingRun run = failing_run(*problem.cluster, c.prediction.step_seconds, steps, parameters, to_pins(c.layout));
+  return failing_run(*problem.cluster, c.prediction.step_seconds, steps, parameters, to_pins(c.layout));
+}
+
+double goodput(const FailingRun& run) {
+  constexpr int kReplays = 100;
   return expected(run, best_interval(run, kReplays, 1), kReplays, 1).goodput(run);
 }
 
@@ -92,11 +95,15 @@ absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options
       row.best = *found->best;
       double step = row.best->prediction.step_seconds;
       const double in_step = problem.workload->tokens * static_cast<double>(problem.global_batch);
-      if (failures) row.goodput = goodput(p, *row.best, std::ceil(tokens > 0 ? tokens / in_step : 30 * 86400 / step));
+      double price = cluster->price_per_hour();
+      if (failures) {
+        const FailingRun run = failing(p, *row.best, std::ceil(tokens > 0 ? tokens / in_step : 30 * 86400 / step));
+        row.goodput = goodput(run), price += run.spares_per_hour;
+      }
       double rate = in_step / step * row.goodput;
       row.efficiency = rate / static_cast<double>(n);
       row.days = tokens > 0 ? tokens / rate / 86400 : 0;
-      row.dollars = row.days * 24 * cluster->price_per_hour();
+      row.dollars = row.days * 24 * price;
     } else {
       row.missing_bytes = found->nearest->prediction.missing_bytes;
       row.note = cat("does not fit: ", gigabytes(row.missing_bytes), " too much a device");

@@ -129,6 +129,7 @@ TEST(FailingRun, RatesOfAClusterAreThoseOfItsGroups) {
   c.groups.resize(2);
   c.groups[0].nodes = 3, c.groups[0].devices_per_node = 8, c.groups[0].spare_nodes = 1;
   c.groups[1].nodes = 1, c.groups[1].devices_per_node = 4;
+  c.groups[0].price_per_hour = 3, c.groups[1].price_per_hour = 2;
   c.groups[0].device.failures.device_mtbf = 100, c.groups[1].device.failures.node_mtbf = 50;
   for (DeviceGroup& g : c.groups) g.device.failures.checkpoint_bandwidth = 1e9, g.device.host_bandwidth = 1e10;
   PinRecipe layout;
@@ -138,6 +139,7 @@ TEST(FailingRun, RatesOfAClusterAreThoseOfItsGroups) {
   const FailingRun r = failing_run(c, 3, 1000, parameters, layout);
   EXPECT_EQ(r.sizes[0].nodes, 4);
   EXPECT_EQ(r.spare_nodes, 1);
+  EXPECT_EQ(r.spares_per_hour, 24);
   EXPECT_NEAR(r.node_failures() * 4, 24. / 100 + 1. / 50, 1e-12);
   EXPECT_DOUBLE_EQ(r.checkpoint_write, 40);
   EXPECT_DOUBLE_EQ(r.checkpoint_wait, 0.5);

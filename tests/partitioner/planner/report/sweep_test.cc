@@ -41,5 +41,18 @@ TEST(Sweep, TwiceTheNetworkOfGroupsThatSayNothingBetweenThem) {
   EXPECT_LT(what_if_seconds(c, "twice the network"), what_if_seconds(c, "as it is"));
 }
 
+// Spare nodes are paid for where failures count, as `simulate --days` has them.
+TEST(Sweep, SpareNodesAreInThePriceOfARunWithFailures) {
+  const std::string nodes = "nodes: 2\ndevices_per_node: 8\ndevice: A100-80GB\nprice_per_hour: 3\n";
+  const Cluster c = read(nodes + "spare_nodes: 1\n");
+  const Workload w = transformer(8, 2048, 1024, 32000);
+  const Problem p = problem(w, c, 64);
+  for (const bool failures : {false, true}) {
+    auto s = sweep(p, {}, {16}, 1e11, failures);
+    ASSERT_TRUE(s.ok()) << s.status();
+    EXPECT_NEAR(s->rows[0].dollars / s->rows[0].days, 24 * 3 * (failures ? 24 : 16), 1e-6);
+  }
+}
+
 }  // namespace
 }  // namespace partita
