@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
   partita::add_factors(app, result);
   partita::add_completion(app, result);
   partita::add_manual(app, result);
+  partita::refuse_nan(app);
   try {
     if (result = partita::check_words(app, argc, argv); result.ok()) app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -206,8 +206,13 @@ TEST_F(PlanCommand, RunsWithFailuresTellTheirEndAndPrice) {
   EXPECT_EQ(run_partita(simulate + "--days 7 --steps 5").code, 2);
   EXPECT_EQ(run_partita("simulate " + (out_ / "plan.json") + " --days 7 --start March").code, 2);
   EXPECT_EQ(run_partita(simulate + "--steps 1e8 --checkpoint-every 1e8").code, 3);
-  const Outcome sweep =
-      run_partita("sweep " + kCarriedModel + "--cluster " + (out_ / "cluster.yaml") + " --devices 2,4 --failures");
+  EXPECT_THAT(run_partita(simulate + "--days 7 --checkpoint-every 0.3").text, HasSubstr("expected whole steps"));
+  EXPECT_THAT(run_partita(simulate).text, HasSubstr("--start is of a run: say how long it is by --days"));
+  EXPECT_THAT(run_partita(simulate + "--days nan").text, HasSubstr("--days: expected a number, found 'nan'"));
+  const std::string sweeping =
+      "sweep " + kCarriedModel + "--cluster " + (out_ / "cluster.yaml") + " --devices 2,4 --failures";
+  EXPECT_THAT(run_partita(sweeping + " --tokens 1e25").text, HasSubstr("--tokens: expected at most 1000000000 steps"));
+  const Outcome sweep = run_partita(sweeping);
   ASSERT_EQ(sweep.code, 0) << sweep.text;
   EXPECT_THAT(sweep.text, testing::ContainsRegex("devices +step s +effic. +goodput"));
   out_.write("cluster.yaml", "nodes: 2\n" + nodes + "failures: {node_mtbf: 3 weeks}\n");

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <tuple>
@@ -170,6 +171,19 @@ absl::Status check_words(const CLI::App& app, int argc, char** argv) {
     return unknown("option", word, options);
   }
   return absl::OkStatus();
+}
+
+void refuse_nan(CLI::App& app) {
+  auto is_number = [](const std::string& text) {
+    double number = 0;
+    return CLI::detail::lexical_cast(text, number) && std::isnan(number) ? cat("expected a number, found ", quote(text))
+                                                                         : std::string();
+  };
+  for (CLI::App* verb : app.get_subcommands({})) {
+    for (CLI::Option* option : verb->get_options()) {
+      if (option->get_type_name().rfind("FLOAT", 0) == 0) option->check(is_number);
+    }
+  }
 }
 
 // "--steps: Value -1 not in range 0.000000 to 17976931…" of a check for numbers from 0 on, or above 0.

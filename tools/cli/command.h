@@ -96,6 +96,9 @@ absl::StatusOr<Plan> search_plan(const PlanRequest& request, bool quiet);
 // The first word that is no command or option where it stands: InvalidArgument with the nearest one.
 absl::Status check_words(const CLI::App& app, int argc, char** argv);
 
+// Numbers of all commands are numbers: `nan` lies in every range of the parser's.
+void refuse_nan(CLI::App& app);
+
 // What the parser says of a number that is out of range, without the limits of its type.
 std::string without_limits(const CLI::App& app, const std::string& message);
 

@@ -131,7 +131,6 @@ std::string spares_that_do(const FailingRun& run, const ExpectedRun& e, int repl
 }
 
 absl::Status play_run(const Flags& flags, const Plan& plan) {
-  constexpr double kMostSteps = 1e9;
   PARTITA_ASSIGN_OR_RETURN(const Cluster cluster, cluster_of(plan));
   const double step = plan.predicted.step_seconds, in_step = plan.predicted.tokens_per_second * step;
   if (flags.tokens > 0 && in_step <= 0)
@@ -165,6 +164,20 @@ absl::Status play_run(const Flags& flags, const Plan& plan) {
         interval));
   std::fputs(failing_run_text(run, e, begin, plan.predicted.price_per_hour).c_str(), stdout);
   std::fputs(spares_that_do(run, e, std::min(flags.replays, 100), flags.seed).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+// What says something of a run of many steps, and of nothing else.
+constexpr const char* kOfRuns[] = {
+    "--checkpoint-every", "--checkpoint-wait", "--checkpoint-write", "--also", "--start", "--replays", "--seed"};
+
+absl::Status check_flags(const CLI::App& verb, const Flags& flags) {
+  for (const char* name : kOfRuns) {
+    if (!flags.is_run() && verb.count(name) > 0)
+      return absl::InvalidArgumentError(cat(name, " is of a run: say how long it is by --days, --steps or --tokens"));
+  }
+  if (flags.every != std::floor(flags.every))
+    return absl::InvalidArgumentError(cat("--checkpoint-every: expected whole steps, found ", flags.every));
   return absl::OkStatus();
 }
 
@@ -220,7 +233,9 @@ void add_simulate(CLI::App& app, absl::Status& result) {
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   verb->add_option("--seed", flags->seed, "of their failures")->capture_default_str();
-  verb->callback([flags, &result] { result = run(*flags); });
+  verb->callback([flags, verb, &result] {
+    if (result = check_flags(*verb, *flags); result.ok()) result = run(*flags);
+  });
 }
 
 }  // namespace partita

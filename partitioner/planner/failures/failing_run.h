@@ -27,7 +27,7 @@ struct FailingRun {
   std::vector<Size> sizes;  // most nodes first: the plan, and those for fewer nodes
   int64_t spare_nodes = 0;
   double spares_per_hour = 0;   // what they cost beside the nodes at work
-  double steps = 0;             // that the run is to make
+  double steps = 0;             // that the run is to make; kMostSteps at most
   FailureRates rates;           // of one node and what lies in it
   double devices_per_node = 1;  // that can fail, on average
   double checkpoint_wait = 0;   // that training waits for each: the states are copied
@@ -37,6 +37,9 @@ struct FailingRun {
   double node_failures() const;  // a second, of one node and its devices
   double undisturbed() const { return steps * sizes[0].step_seconds; }
 };
+
+// More than any run has; playing one takes time by its failures.
+inline constexpr double kMostSteps = 1e9;
 
 // What a run's time goes to.
 struct RunTimes {

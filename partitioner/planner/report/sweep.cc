@@ -68,6 +68,10 @@ absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options
                             double tokens, bool failures) {
   Sweep s;
   s.failures = failures;
+  const double in_step = problem.workload->tokens * static_cast<double>(problem.global_batch);
+  if (failures && tokens > kMostSteps * in_step)
+    return absl::InvalidArgumentError(cat("--tokens: expected at most ", kMostSteps, " steps of ", in_step,
+                                          " to be played with failures, found ", std::ceil(tokens / in_step)));
   absl::Status none = absl::OkStatus();
   bool any = false;
   for (int64_t n : devices) {
@@ -94,7 +98,6 @@ absl::StatusOr<Sweep> sweep(const Problem& problem, const SearchOptions& options
     } else if (found->best) {
       row.best = *found->best;
       double step = row.best->prediction.step_seconds;
-      const double in_step = problem.workload->tokens * static_cast<double>(problem.global_batch);
       double price = cluster->price_per_hour();
       if (failures) {
         const FailingRun run = failing(p, *row.best, std::ceil(tokens > 0 ? tokens / in_step : 30 * 86400 / step));

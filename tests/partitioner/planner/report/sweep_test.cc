@@ -54,5 +54,13 @@ TEST(Sweep, SpareNodesAreInThePriceOfARunWithFailures) {
   }
 }
 
+TEST(Sweep, ARunWithFailuresHasAnEnd) {
+  const Cluster c = cluster(1, 8, "A100-80GB");
+  const Workload w = transformer(8, 2048, 1024, 32000);
+  const Problem p = problem(w, c, 64);
+  EXPECT_TRUE(sweep(p, {}, {8}, 1e25, false).ok());
+  EXPECT_FALSE(sweep(p, {}, {8}, 1e25, true).ok());
+}
+
 }  // namespace
 }  // namespace partita
