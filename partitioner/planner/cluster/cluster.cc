@@ -15,7 +15,8 @@ namespace partita {
 namespace {
 
 constexpr int64_t kMostDevices = int64_t{1} << 20;
-constexpr int64_t kUsualNode = 8;  // devices
+constexpr int64_t kUsualNode = 8;     // devices
+constexpr double kLeastMemory = 1e6;  // that a device was ever made with
 // A figure per device above this is no link that exists; bits were written for bytes. Of networks, where no unit is
 // said, one that no card has today (800 Gb/s) is asked for.
 constexpr double kFastestLink = 4e12, kFastestNetwork = 2e11, kFastestCard = 1e11;
@@ -224,6 +225,10 @@ class Reader {
     if (out.memory_bytes <= 0 || out.bandwidth <= 0 || *std::max_element(out.flops.begin(), out.flops.end()) <= 0)
       return yaml_error(node.line, node.column,
                         cat(path, ": expected memory, bandwidth and flops (or `like: DEVICE`), found a part of them"));
+    if (out.memory_bytes < kLeastMemory)
+      return yaml_error(node.line, node.column,
+                        cat(path, ".memory: expected bytes, found ", out.memory_bytes, "; gigabytes? then write ",
+                            out.memory_bytes, "e9"));
     return out;
   }
 

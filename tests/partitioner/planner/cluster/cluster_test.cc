@@ -115,6 +115,7 @@ TEST(Cluster, BadInputNamesPlaceAndWay) {
             std::string::npos);
   EXPECT_NE(error_of("nodes: 2\nspeed: 3\ndevice: cpu\n").find("unknown key 'speed'"), std::string::npos);
   EXPECT_NE(error_of("device: {memory: 1e9}\n").find("expected memory, bandwidth and flops"), std::string::npos);
+  EXPECT_NE(error_of("device: {like: A100-80GB, memory: 80}\n").find("gigabytes? then write 80e9"), std::string::npos);
   EXPECT_NE(error_of("groups: []\n").find("a list of groups"), std::string::npos);
   EXPECT_NE(error_of("[1, 2]").find("cluster.yaml:1:1"), std::string::npos);
   EXPECT_EQ(load_cluster("/nowhere/cluster.yaml", library()).status().code(), absl::StatusCode::kNotFound);
