@@ -98,6 +98,16 @@ def test_an_optimizer_of_a_part_leaves_the_rest(images):
     assert largest_difference(net, trained) < 1e-6
 
 
+def test_an_optimizer_of_a_part_of_another_instance_leaves_the_rest():
+    nets = [nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)) for _ in range(2)]
+    recipe = partita.Recipe.from_torch(torch.optim.Adam(nets[0][1].parameters()), module=nets[0])
+    for net in nets:
+        assert recipe.left_out(dict(net.named_parameters())) == ["0.weight", "0.bias"]
+    assert recipe.replaced(seed=1).left_out(dict(nets[1].named_parameters())) == ["0.weight", "0.bias"]
+    assert recipe.left_out({"other": nn.Parameter(torch.ones(2))}) == []
+    assert partita.Recipe.from_torch(torch.optim.Adam(nets[0][1].parameters())).left_out(dict(nets[1].named_parameters())) == []
+
+
 def test_groups_are_named_by_the_module():
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     decayed, others = [p for p in module.parameters() if p.ndim > 1], [p for p in module.parameters() if p.ndim == 1]

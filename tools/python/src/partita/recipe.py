@@ -66,6 +66,8 @@ class Recipe:
         recipe._optimized = [weakref.ref(p) for group in groups for p in group["params"]]
         named = module.named_parameters() if module is not None else [pair for g in groups for pair in zip(g.get("param_names", ()), g["params"])]
         recipe._named = {name: weakref.ref(p) for name, p in named}
+        optimized = {id(p) for group in groups for p in group["params"]}
+        recipe._held_names = {name: id(ref()) in optimized for name, ref in recipe._named.items()}
         recipe._steps_taken = steps_taken(scheduler) if scheduler is not None else None
         return recipe
 
@@ -73,6 +75,7 @@ class Recipe:
     _steps_taken: int | None = None  # of torch's scheduler, when `from_torch` read it
     _optimized: Sequence[weakref.ref[Any]] = ()  # torch's parameters that `from_torch` found in the optimizer
     _named: Mapping[str, weakref.ref[Any]] = {}  # those that have names, there or in `module`
+    _held_names: Mapping[str, bool] = {}  # of those names, whether the optimizer holds the parameter
 
     @property
     def steps_taken(self) -> int | None:
@@ -81,10 +84,14 @@ class Recipe:
 
     def left_out(self, parameters: Mapping[str, Any]) -> list[str]:
         """Of a module's parameters by name, those that torch's optimizer leaves as they are: that it holds some others of them says
-        that it is about this module."""
+        that it is about this module. Of another instance of the module (a copy, or one that was made anew) it holds none: there names say it."""
         held = {id(p) for p in (ref() for ref in self._optimized) if p is not None}
         others = [name for name, p in parameters.items() if id(p) not in held]
-        return others if len(others) < len(parameters) else []
+        if len(others) < len(parameters):
+            return others
+        if not any(self._held_names.get(name, False) for name in parameters):
+            return []
+        return [name for name in parameters if not self._held_names.get(name, True)]
 
     def called_as(self, parameters: Mapping[str, Any]) -> Recipe:
         """The same, where torch's optimizer has a module's parameters under other names, as of a module that is wrapped: under the module's."""
@@ -108,7 +115,7 @@ class Recipe:
         if self._file_text is not None:
             raise PartitaError("a recipe that was read from a file is taken as it is; say its keys with Recipe(…) to change some")
         recipe = Recipe(**{**self._keys, **keys})
-        recipe._optimized, recipe._named = self._optimized, self._named
+        recipe._optimized, recipe._named, recipe._held_names = self._optimized, self._named, self._held_names
         recipe._steps_taken = self._steps_taken if "schedule" not in keys else None
         return recipe
 
