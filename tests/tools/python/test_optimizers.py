@@ -53,6 +53,7 @@ def _grouped(kind, module, **own):
         lambda m: torch.optim.Adafactor(m.parameters(), eps=(1e-4, 0.1), d=1.5, beta2_decay=-0.5, lr=0.5),
         lambda m: _grouped(torch.optim.AdamW, m, betas=(0.8, 0.99)),
         lambda m: _grouped(torch.optim.SGD, m, momentum=0.5),
+        lambda m: _grouped(torch.optim.Adagrad, m, initial_accumulator_value=0.5),
     ],
 )
 def test_other_optimizers_and_groups_are_torchs(images, make):

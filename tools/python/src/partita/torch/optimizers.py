@@ -125,8 +125,9 @@ def _names(groups: list[dict[str, Any]], k: int, names: Mapping[int, str]) -> li
 
 
 def _rated(optimizer: Optimizer, rate: Rate) -> list[dict[str, Any]]:
-    """The groups, whose "lr" is the one that the recipe says."""
-    return [{**group, "lr": rate(group)} for group in optimizer.param_groups]
+    """The groups, whose "lr" is the one that the recipe says. Adagrad's sums begin with what the optimizer was made with, whatever a group says: torch reads no other."""
+    begins = {key: value for key, value in optimizer.defaults.items() if key == "initial_accumulator_value"}
+    return [{**group, **begins, "lr": rate(group)} for group in optimizer.param_groups]
 
 
 def _rate_now(group: dict[str, Any]) -> float:
