@@ -43,7 +43,10 @@ absl::StatusOr<KeyOutcome> read_optimizer_type(const YamlNode& node, const std::
   PARTITA_ASSIGN_OR_RETURN(out.type, read_text(node, path));
   const std::string type = lower(out.type);
   for (std::string_view known : {"adam", "adamw", "lamb", "sgd", "adagrad", "lion"}) {
-    if (type == known) return KeyOutcome{KeyFate::kTaken, "optimizer.kind"};
+    if (type != known) continue;
+    return KeyOutcome{KeyFate::kTaken, type == "lamb"
+                                           ? "optimizer.kind; its ratio of norms is free, not held to 0.01 … 10"
+                                           : "optimizer.kind"};
   }
   return unexpected(node, path, "Adam, AdamW, Lamb, Lion, SGD or Adagrad");
 }
@@ -340,6 +343,11 @@ void finish_optimizer(const YamlNode& root, Draft& d) {
   r.weight_decay = d.rule.weight_decay;
   r.momentum = d.rule.momentum;
   r.nesterov = d.rule.nesterov;
+  if (r.kind == OptimizerKind::kAdagrad) {  // its defaults are torch's, not those of Adam as the others'
+    const OptimizerRecipe torchs = default_optimizer(r.kind);
+    if (!has_key(d.config.keys, "optimizer.params.lr")) r.lr = torchs.lr;
+    if (!has_key(d.config.keys, "optimizer.params.eps")) r.eps = torchs.eps;
+  }
   if (said == nullptr || is_open(*said->value)) r = default_optimizer(OptimizerKind::kAdamW);
   if (d.warmup_max_lr) r.lr = *d.warmup_max_lr;
   d.config.recipe.optimizer = r;
@@ -356,14 +364,20 @@ void finish_scheduler(const YamlNode& root, Draft& d) {
                cat("expected linear, found ", d.warmup_type, " (its default is log); ", kOrSay));
   if (d.scheduler != "WarmupLR" && !d.total)
     refuse_key(keys, "scheduler.params.total_num_steps", cat("expected the number of steps, found nothing; ", kOrSay));
+  const bool cosine = d.scheduler == "WarmupCosineLR";
+  const double lr = d.config.recipe.optimizer ? d.config.recipe.optimizer->lr : 0;
+  const bool highest =
+      std::any_of(keys.begin(), keys.end(), [](auto& k) { return k.key == "scheduler.params.warmup_max_lr"; });
+  if (!cosine && !highest && d.config.recipe.optimizer && lr != 1e-3)
+    refuse_key(keys, "scheduler.params.warmup_max_lr",
+               cat("expected the highest rate, found nothing: DeepSpeed takes 0.001 then, not the optimizer's ", lr,
+                   "; ", kOrSay));
   ScheduleRecipe& s = d.config.recipe.schedule;
   s.warmup = d.warmup.value_or(1000);
   s.total = d.total.value_or(0);
   s.kind = d.scheduler == "WarmupLR"        ? ScheduleKind::kConstant
            : d.scheduler == "WarmupDecayLR" ? ScheduleKind::kLinear
                                             : ScheduleKind::kCosine;
-  const bool cosine = d.scheduler == "WarmupCosineLR";
-  const double lr = d.config.recipe.optimizer ? d.config.recipe.optimizer->lr : 0;
   if (cosine) s.min_lr = d.cos_min_ratio * lr;
   if (!cosine && d.warmup_min_lr > 0 && d.warmup_min_lr >= lr)
     refuse_key(keys, "scheduler.params.warmup_min_lr", cat("expected less than the rate, ", lr, "; ", kOrSay));

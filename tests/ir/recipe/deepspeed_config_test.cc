@@ -51,8 +51,29 @@ TEST(DeepSpeedConfig_Warmup, BeginsWhereItSays) {
     EXPECT_TRUE(recipe.ok()) << recipe.status();
     return recipe.ok() ? recipe->schedule.warmup_start : std::nullopt;
   };
-  EXPECT_EQ(start(R"("type": "WarmupLR", "params": {"warmup_min_lr": 1e-5, )"), 0.25);
+  EXPECT_EQ(start(R"("type": "WarmupLR", "params": {"warmup_min_lr": 1e-5, "warmup_max_lr": 4e-5, )"), 0.25);
   EXPECT_EQ(start(R"("type": "WarmupCosineLR", "params": {"total_num_steps": 90, "warmup_min_ratio": 0.125, )"), 0.125);
+}
+
+TEST(DeepSpeedConfig_Rate, HasTheDefaultsOfItsClass) {
+  auto optimizer = [](const std::string& keys) {
+    auto recipe = parse_recipe(R"({"train_batch_size": 8, "optimizer": {"type": )" + keys + "}", "ds_config.json");
+    EXPECT_TRUE(recipe.ok()) << recipe.status();
+    return recipe.ok() ? *recipe->optimizer : OptimizerRecipe{};
+  };
+  EXPECT_EQ(optimizer(R"("Adagrad"})").lr, 1e-2);
+  EXPECT_EQ(optimizer(R"("Adagrad"})").eps, 1e-10);
+  EXPECT_EQ(optimizer(R"("Adagrad", "params": {"lr": 0.5, "eps": 0.25}})").lr, 0.5);
+  EXPECT_EQ(optimizer(R"("Adagrad", "params": {"lr": 0.5, "eps": 0.25}})").eps, 0.25);
+  EXPECT_EQ(optimizer(R"("Adam"})").lr, 1e-3);
+  auto scheduled = [&](const std::string& type, const std::string& rate) {
+    return optimizer(R"("Adam", "params": {"lr": 0.5}}, "scheduler": {"type": ")" + type + R"(", "params": {)" + rate +
+                     R"("total_num_steps": 9, "warmup_num_steps": 2, "warmup_type": "linear"}})")
+        .lr;
+  };
+  EXPECT_EQ(scheduled("WarmupDecayLR", R"("warmup_max_lr": 0.25, )"), 0.25);
+  EXPECT_EQ(scheduled("WarmupDecayLR", R"("warmup_max_lr": "auto", )"), 0.5);
+  EXPECT_EQ(scheduled("WarmupCosineLR", ""), 0.5);
 }
 
 TEST(DeepSpeedConfig_LossScale, IsThatOfTheRecipe) {
@@ -76,7 +97,12 @@ TEST(DeepSpeedConfig_BadInput, NamesTheKey) {
       {R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})", "optimizer.type"},
       {R"({"train_batch_size": 8, "scheduler": {"type": "OneCycle"}})", "scheduler.type"},
       {R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 1e-5}},
-           "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-4, "warmup_type": "linear"}}})",
+           "scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear"}}})",
+       "warmup_max_lr: expected the highest rate, found nothing: DeepSpeed takes 0.001 then, not the optimizer's "
+       "1e-05"},
+      {R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 1e-5}},
+           "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-4, "warmup_max_lr": 1e-5,
+                                                         "warmup_type": "linear"}}})",
        "warmup_min_lr: expected less than the rate, 1e-05"},
       {R"({"train_batch_size": 8, "fp16": {"enabled": "yes"}})", "fp16.enabled"},
       {R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": -1}})", "fp16.loss_scale"},
