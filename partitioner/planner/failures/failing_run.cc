@@ -215,19 +215,57 @@ double daly_time(double work, double interval, double wait, double restart, doub
   return mtbf * std::exp(restart / mtbf) * std::expm1((interval + wait) / mtbf) * work / interval;
 }
 
+namespace {
+
+// Who writes a checkpoint: of ranks that hold the same, the lowest.
+class Writers {
+ public:
+  explicit Writers(const PinRecipe& layout) {
+    auto axis = [&](const char* name) { return layout.axis(name).value_or(1); };
+    inner_ = axis("tensor"), context_ = axis("context"), samples_ = axis("data") * axis("expert");
+    sharded_ = layout.zero.value_or(0) >= 1;
+    if (!sharded_) {
+      copies_ = axis("data") * context_, holders_ = axis("expert");
+    } else {
+      const int64_t group = layout.zero_group.value_or(0);
+      copies_ = group > 0 ? std::max<int64_t>(1, samples_ / group) : 1, holders_ = samples_ / copies_;
+    }
+  }
+
+  // How many ranks hold the same.
+  int64_t copies() const { return copies_; }
+  // The most that a node of so many devices has, of `nodes` whose first rank is `first`.
+  int64_t on_a_node(int64_t first, int64_t nodes, int64_t devices) const {
+    int64_t most = 0;
+    for (int64_t node = 0; node < nodes; ++node, first += devices) {
+      int64_t here = 0;
+      for (int64_t rank = first; rank < first + devices; ++rank) here += writes(rank);
+      most = std::max(most, here);
+    }
+    return most;
+  }
+
+ private:
+  bool writes(int64_t rank) const {
+    const int64_t position = rank / inner_ % context_, sample = rank / inner_ / context_ % samples_;
+    return sample < holders_ && (sharded_ || position == 0);
+  }
+
+  int64_t context_ = 1, samples_ = 1, inner_ = 1, copies_ = 1;
+  int64_t holders_ = 1;  // ranks along the samples' axes that hold one copy
+  bool sharded_ = false;
+};
+
+}  // namespace
+
 FailingRun failing_run(const Cluster& cluster, double step_seconds, double steps, double parameters,
                        const PinRecipe& layout) {
   constexpr double kStateBytes = 12;
-  auto axis = [&](const char* name) { return static_cast<double>(layout.axis(name).value_or(1)); };
-  const bool sharded = layout.zero.value_or(0) >= 1;
-  const double group = static_cast<double>(layout.zero_group.value_or(0)), samples = axis("data") * axis("context"),
-               copies = !sharded    ? samples
-                        : group > 0 ? std::max(1.0, axis("data") * axis("expert") / group)
-                                    : 1,
-               writers = std::max(1.0, static_cast<double>(cluster.devices()) / copies),
-               rank_bytes = kStateBytes * parameters / writers;
+  const Writers writers(layout);
+  const double all = static_cast<double>(cluster.devices()) / static_cast<double>(writers.copies()),
+               rank_bytes = kStateBytes * parameters / std::max(1.0, all);
   FailingRun out;
-  int64_t nodes = 0;
+  int64_t nodes = 0, rank = 0;
   double device_failures = 0, node_failures = 0, devices = 0;
   out.rates = cluster.groups[0].device.failures;
   for (const DeviceGroup& g : cluster.groups) {
@@ -237,7 +275,8 @@ FailingRun failing_run(const Cluster& cluster, double step_seconds, double steps
     out.spares_per_hour += g.price_per_hour * static_cast<double>(g.spare_nodes * g.devices_per_node);
     if (r.device_mtbf > 0) device_failures += d / r.device_mtbf;
     if (r.node_mtbf > 0) node_failures += n / r.node_mtbf;
-    const double node_bytes = rank_bytes * std::min(writers, static_cast<double>(g.devices_per_node));
+    const double node_bytes = rank_bytes * static_cast<double>(writers.on_a_node(rank, g.nodes, g.devices_per_node));
+    rank += g.devices();
     if (r.checkpoint_bandwidth > 0)
       out.checkpoint_write = std::max(out.checkpoint_write, node_bytes / r.checkpoint_bandwidth);
     if (g.device.host_bandwidth > 0)

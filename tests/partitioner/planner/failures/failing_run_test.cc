@@ -148,6 +148,9 @@ TEST(FailingRun, RatesOfAClusterAreThoseOfItsGroups) {
   EXPECT_DOUBLE_EQ(failing_run(c, 3, 1000, parameters, layout).checkpoint_write, 140);
   layout.zero = 3, layout.zero_group = 1;
   EXPECT_DOUBLE_EQ(failing_run(c, 3, 1000, parameters, layout).checkpoint_write, 140);
+  layout.zero = 0, layout.zero_group.reset();
+  layout.axes = {{"data", 7}, {"pipeline", 4}};  // ranks 0, 7, 14 and 21 write, two of them of one node
+  EXPECT_DOUBLE_EQ(failing_run(c, 3, 1000, parameters, layout).checkpoint_write, 70);
 }
 
 }  // namespace
