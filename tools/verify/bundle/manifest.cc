@@ -1,7 +1,10 @@
 #include "tools/verify/bundle/manifest.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/cat.h"
 #include "base/quote.h"
@@ -37,33 +40,33 @@ double model_flops(const Graph& serial, int64_t samples_per_step) {
     const Shape& shape = serial.type(in.value).shape;
     if (in.kind == InputKind::kData && !shape.empty()) samples = shape[0];
   }
-  const auto types = [&](const std::vector<ValueId>& values) {
-    std::vector<TensorType> all;
-    for (ValueId v : values) all.push_back(v == kNoValue ? TensorType{} : serial.type(v));
-    return all;
-  };
-  // The copy of a forward node has its origin, its operation and its types.
-  const auto copies = [&](const Node& a, const Node& b) {
-    return a.origin == b.origin && a.block == b.block && a.op == b.op && a.attrs == b.attrs &&
-           types(a.inputs) == types(b.inputs) && types(a.outputs) == types(b.outputs);
-  };
-  std::multimap<int32_t, const Node*> forward;  // by origin
+  // A node that backward makes again is made of the same as its forward node, or of values that are made again.
+  std::map<std::pair<const OpDef*, std::vector<ValueId>>, std::vector<const Node*>> forward;
+  std::multimap<int32_t, const Node*> attention;  // of forward, by origin
+  std::map<ValueId, ValueId> again;               // values that are made again, as forward has them
   double flops = 0;
   for (const Node& n : serial.nodes) {
-    if (n.op->work == WorkKind::kMemory) continue;
-    const auto [from, to] = forward.equal_range(n.origin);
+    std::vector<ValueId> from = n.inputs;
+    for (ValueId& v : from) {
+      if (const auto known = again.find(v); known != again.end()) v = known->second;
+    }
+    std::vector<const Node*>& alike = forward[{n.op, std::move(from)}];
+    const auto twin = std::ranges::find_if(alike, [&](const Node* known) { return known->attrs == n.attrs; });
     if (n.segment == Segment::kForward) {
-      forward.emplace(n.origin, &n);
-    } else if (n.segment != Segment::kBackward ||
-               std::any_of(from, to, [&](const auto& known) { return copies(*known.second, n); })) {
+      alike.push_back(&n);
+      if (n.op->work == WorkKind::kAttention) attention.emplace(n.origin, &n);
+    } else if (n.segment != Segment::kBackward) {
+      continue;
+    } else if (twin != alike.end()) {
+      for (size_t k = 0; k < n.outputs.size(); ++k) again[n.outputs[k]] = (*twin)->outputs[k];
       continue;
     }
+    if (n.op->work == WorkKind::kMemory) continue;
     // Attention's gradient makes the scores again; of the model it has two products for each one of forward.
-    const auto scores = std::find_if(from, to, [](const auto& known) {
-      return known.second->op->work == WorkKind::kAttention && known.second->segment == Segment::kForward;
-    });
-    const bool again = n.segment == Segment::kBackward && n.op->work == WorkKind::kAttention && scores != to;
-    flops += again ? 2 * node_flops(serial, *scores->second) : node_flops(serial, n);
+    const auto scores = attention.find(n.origin);
+    const bool both =
+        n.segment == Segment::kBackward && n.op->work == WorkKind::kAttention && scores != attention.end();
+    flops += both ? 2 * node_flops(serial, *scores->second) : node_flops(serial, n);
   }
   return flops * static_cast<double>(samples_per_step) / static_cast<double>(std::max<int64_t>(samples, 1));
 }
