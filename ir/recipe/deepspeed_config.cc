@@ -366,7 +366,9 @@ void finish_scheduler(const YamlNode& root, Draft& d) {
     refuse_key(keys, "scheduler.params.total_num_steps", cat("expected the number of steps, found nothing; ", kOrSay));
   const bool cosine = d.scheduler == "WarmupCosineLR";
   const double lr = d.config.recipe.optimizer ? d.config.recipe.optimizer->lr : 0;
-  if (!cosine && !has_key(keys, "scheduler.params.warmup_max_lr") && d.config.recipe.optimizer && lr != 1e-3)
+  const bool highest =  // "auto", too, which is filled in with the optimizer's
+      std::any_of(keys.begin(), keys.end(), [](auto& k) { return k.key == "scheduler.params.warmup_max_lr"; });
+  if (!cosine && !highest && d.config.recipe.optimizer && lr != 1e-3)
     refuse_key(keys, "scheduler.params.warmup_max_lr",
                cat("expected the highest rate, found nothing: DeepSpeed takes 0.001 then, not the optimizer's ", lr,
                    "; ", kOrSay));

@@ -109,7 +109,7 @@ std::vector<std::pair<std::string, PinRecipe>> cases() {
   waiting.recompute = RecomputeMode::kOffload;
   add(kNode, waiting);
   PinRecipe differ = pins({});
-  differ.stages = {{{"data", 4}}, {{"data", 1}, {"tensor", 2}}};
+  differ.stages = {{{"data", 4}}, {{"data", 1}, {"tensor", 2}}}, differ.zero = 1;  // the longest computes most
   add("nodes: 1\ndevices_per_node: 6\ndevice: A100-80GB\n", differ);
   // A slow network: the next message is made before the last one has arrived.
   PinRecipe chain = pins({{"data", 1}, {"tensor", 1}, {"pipeline", 4}});
