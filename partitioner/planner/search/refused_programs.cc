@@ -74,15 +74,16 @@ bool is_another_program(const Prediction& p, const std::vector<double>& bytes) {
   return false;
 }
 
-// What a program takes beyond the cost model's count is alike for layouts of one kind, whatever they store where.
+// What a program takes beyond the cost model's count is alike for layouts of one kind, whatever they store where. What
+// ZeRO-3 gathers for each pass has an error of its own.
 RefusedPrograms::Activations RefusedPrograms::activations_kind(const Layout& l) {
   return {l.tensor,   l.pipeline,   l.context,           l.expert, l.micro_batch, l.recompute,
-          l.schedule, l.interleave, l.sequence_parallel, l.stages};
+          l.schedule, l.interleave, l.sequence_parallel, l.stages, l.zero >= 3};
 }
 
 // And likely is so for layouts that divide the work in the same ways.
 RefusedPrograms::Division RefusedPrograms::division_kind(const Layout& l) {
-  return {l.tensor > 1, l.pipeline > 1, l.context > 1, l.expert > 1, l.recompute};
+  return {l.tensor > 1, l.pipeline > 1, l.context > 1, l.expert > 1, l.recompute, l.zero >= 3};
 }
 
 void RefusedPrograms::add(const Layout& layout, const Prediction& p) {

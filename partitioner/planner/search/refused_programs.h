@@ -45,8 +45,8 @@ class RefusedPrograms {
 
  private:
   using Activations = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, RecomputeMode, PipelineSchedule, int64_t,
-                                 bool, std::vector<Layout::StageAxes>>;
-  using Division = std::tuple<bool, bool, bool, bool, RecomputeMode>;
+                                 bool, std::vector<Layout::StageAxes>, bool>;
+  using Division = std::tuple<bool, bool, bool, bool, RecomputeMode, bool>;
   struct Refused {
     Layout layout;
     bool allocated = false;
