@@ -25,7 +25,8 @@ class Neighbours {
     change(l);
     if (space_.recompute_by_block) l.recompute = RecomputeMode::kNone, l.recompute_blocks.clear();
     l.buckets = space_.buckets, l.hierarchical_group = space_.hierarchical_group;  // with_exchanges() chooses again
-    if (l != of_ && invalid(problem_, l).empty()) all_.push_back(std::move(l));
+    const bool known = l == of_ || std::ranges::find(all_, l) != all_.end();
+    if (!known && invalid(problem_, l).empty()) all_.push_back(std::move(l));
   }
 
   // A unit at each end of a stage.

@@ -149,6 +149,12 @@ absl::StatusOr<std::unique_ptr<Planning>> planning_of(const TempFolder& folder, 
   return prepare_plan(request);
 }
 
+// Programs are not allocated: the plan and its neighbours are to be judged by one measure.
+absl::StatusOr<SearchResult> search_by_count(CostModel& cost, SearchOptions options) {
+  options.allocate = nullptr;
+  return search(cost, options);
+}
+
 TEST(Neighbours, AreNotMuchFaster) {
   const int64_t rounds = from_environment("PARTITA_ROUNDS", 8), seed = from_environment("PARTITA_SEED", 1);
   const TempFolder folder;
@@ -171,10 +177,8 @@ TEST(Neighbours, AreNotMuchFaster) {
     const auto planning = planning_of(folder, asked, cluster, batch);
     ASSERT_TRUE(planning.ok()) << planning.status();
     const Problem& problem = (*planning)->problem;
-    SearchOptions options = (*planning)->options;
-    options.allocate = nullptr;  // what counts here is one measure for both
     CostModel cost(problem);
-    const auto found = search(cost, options);
+    const auto found = search_by_count(cost, (*planning)->options);
     ASSERT_TRUE(found.ok()) << found.status();
     if (!found->best) continue;
     const Layout& mine = found->best->layout;
@@ -203,10 +207,8 @@ TEST(Neighbours, TurnsAreWorthBlocksOnTheHost) {
   const auto planning = planning_of(
       folder, asked, "devices_per_node: 2\ndevice: {like: H100-80GB, memory: 24.0e9}\nlinks: [{kind: pcie}]\n", 64);
   ASSERT_TRUE(planning.ok()) << planning.status();
-  SearchOptions options = (*planning)->options;
-  options.allocate = nullptr;
   CostModel cost((*planning)->problem);
-  const auto found = search(cost, options);
+  const auto found = search_by_count(cost, (*planning)->options);
   ASSERT_TRUE(found.ok() && found->best) << found.status();
   EXPECT_EQ(found->best->layout.overlapped(), 2) << describe(found->best->layout);
   EXPECT_FALSE(found->best->layout.recompute_blocks.empty());
@@ -222,10 +224,8 @@ TEST(Neighbours, StagesAreCutBesideTheBalance) {
                                     "links: [{kind: nvlink3, group: 1}, {kind: infiniband, bandwidth: 25.0e+9}]\n",
                                     16);
   ASSERT_TRUE(planning.ok()) << planning.status();
-  SearchOptions options = (*planning)->options;
-  options.allocate = nullptr;
   CostModel cost((*planning)->problem);
-  const auto found = search(cost, options);
+  const auto found = search_by_count(cost, (*planning)->options);
   ASSERT_TRUE(found.ok() && found->best) << found.status();
   Layout balanced = found->best->layout;
   ASSERT_GT(balanced.pipeline, 1);
