@@ -164,6 +164,7 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
   const double copies = mixed ? element * (each_pass ? p.stored(3) : p.all()) : 0;
   m.parameters += copies;
   if (gathers && !each_pass) m.parameters += mixed ? kF32 * read_as_stored : kF32 * p.all();
+  if (l.zero >= 3 && !each_pass && p.group() > 1) m.parameters += frozen_bytes;  // gathered for the whole step
   m.stash = stashed_versions(l, in_flight) * p.stored(3) * element;
   m.gradients = (sums ? kF32 * (p.stored(2) + tied) : 0) + remainder_bytes(problem, l, p);
   m.optimizer = (1 - on_host) * w.optimizer_bytes * p.stored(1);

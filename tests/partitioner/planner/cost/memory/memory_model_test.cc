@@ -65,6 +65,27 @@ TEST(Memory, CountsFrozenWeights) {
   EXPECT_EQ(predicted(of_frozen, 3).memory[0].parameters, 0);
 }
 
+// Gathered once for the whole step, they lie whole beside the rank's own part.
+TEST(Memory, CountsFrozenWeightsThatStayGathered) {
+  Workload w = transformer(12, 1024, 512, 32000);
+  Cluster c = cluster(1, 4, "A100-80GB");
+  Layout l;
+  l.data = 4, l.zero = 3;
+  const auto more = [&](bool reshard) {
+    l.reshard_after_forward = reshard;
+    Workload frozen = w;
+    frozen.kinds[1].frozen = {1e8, 0}, frozen.kinds[1].frozen_bytes = {2e8, 0};
+    const auto parameters = [&](const Workload& of) {
+      Problem p = problem(of, c, 8);
+      p.own_programs = true;
+      return stage_memory(p, c.groups[0].device, l, {{0, 12, 0}, 1}, 1).parameters;
+    };
+    return parameters(frozen) - parameters(w);
+  };
+  EXPECT_DOUBLE_EQ(more(true), 12 * 2e8 / 4);
+  EXPECT_DOUBLE_EQ(more(false), 12 * 2e8 / 4 + 12 * 2e8);
+}
+
 // Of what is kept and moved, an RMS norm that is run as a chain adds its own bytes, and a split vocabulary all logits.
 TEST(Memory, CountsWhatEagerSoftwareKeeps) {
   Workload w = transformer(4, 2048, 1024, 32000);
