@@ -3,7 +3,10 @@
 //   partial      -> reduce-scatter where the target splits a piece by that axis next, else all-reduce
 //   moved axis   -> all-to-all from the piece it leaves to the piece it enters
 //   axis gone    -> all-gather;   axis new -> slice (no communication)
-// Axes are taken off and put on innermost last, so that blocks stay contiguous.
+// Axes are taken off and put on innermost last, so that blocks stay contiguous. What axes of the mesh from outside
+// inwards divide is gathered or scattered by one collective of all their ranks: one after the other, the outer one
+// would send between nodes what each rank of a node has of its own, as often as there are ranks. Axes in another order
+// are levels, nearest ranks first (partitioner/shard/place_tensors.h): a collective each.
 #include "partitioner/localize/reshard.h"
 
 #include <algorithm>
@@ -84,6 +87,12 @@ Sharding narrowed(const Sharding& from, const Sharding& to, const Mesh& mesh) {
   return normalized(std::move(out));
 }
 
+namespace {
+
+bool are_joint(int axis, int next) { return axis < next; }
+
+}  // namespace
+
 Attrs Resharder::group(const std::vector<int>& axes) const {
   return {{"axes", std::vector<int64_t>(axes.begin(), axes.end())}, {"parts", mesh_.ways(axes)}};
 }
@@ -128,9 +137,10 @@ ValueId Resharder::split(ValueId x, State& s, size_t piece, int axis) {
                  {{"dim", static_cast<int64_t>(piece)}, {"parts", mesh_.axes[axis].size}});
 }
 
-ValueId Resharder::gather(ValueId x, State& s, size_t piece) {
-  Attrs attrs = group({s.now[piece].back()});
-  s.now[piece].pop_back();
+ValueId Resharder::gather(ValueId x, State& s, size_t piece, size_t axes) {
+  std::vector<int>& now = s.now[piece];
+  Attrs attrs = group({now.end() - static_cast<std::ptrdiff_t>(axes), now.end()});
+  now.resize(now.size() - axes);
   return fold(b_, move_dimension(b_, b_.emit("all_gather", {x}, std::move(attrs)), 0, piece), piece);
 }
 
@@ -143,10 +153,10 @@ ValueId Resharder::exchange(ValueId x, State& s, size_t gathered, size_t split) 
   return fold(b_, move_dimension(b_, x, 0, gathered), gathered);
 }
 
-ValueId Resharder::scatter_sum(ValueId x, State& s, size_t piece, int axis, PartialKind kind) {
-  s.now[piece].push_back(axis);
-  x = move_dimension(b_, unfold(b_, x, piece, mesh_.axes[axis].size), piece, 0);
-  Attrs attrs = group({axis});
+ValueId Resharder::scatter_sum(ValueId x, State& s, size_t piece, const std::vector<int>& axes, PartialKind kind) {
+  s.now[piece].insert(s.now[piece].end(), axes.begin(), axes.end());
+  x = move_dimension(b_, unfold(b_, x, piece, mesh_.ways(axes)), piece, 0);
+  Attrs attrs = group(axes);
   attrs.set("reduce", std::string(kReduce[static_cast<int>(kind)]));
   return b_.emit("reduce_scatter", {x}, std::move(attrs));
 }
@@ -200,8 +210,14 @@ ValueId Resharder::reshard(ValueId local, Sharding from, const Sharding& to) {
       ++at;
       continue;
     }
-    x = scatter_sum(x, s, k, reduce[at], from.kind);
-    reduce.erase(reduce.begin() + static_cast<std::ptrdiff_t>(at));
+    std::vector<int> together;
+    for (const std::vector<int>& want = s.want[k]; together.size() < want.size() - s.now[k].size();) {
+      const int next = want[s.now[k].size() + together.size()];
+      const auto owed = std::find(reduce.begin(), reduce.end(), next);
+      if (owed == reduce.end() || (!together.empty() && !are_joint(together.back(), next))) break;
+      together.push_back(next), reduce.erase(owed);
+    }
+    x = scatter_sum(x, s, k, together, from.kind);
     at = 0;  // those before it may be the next of their pieces now
   }
   if (!reduce.empty()) {
@@ -209,13 +225,26 @@ ValueId Resharder::reshard(ValueId local, Sharding from, const Sharding& to) {
     attrs.set("reduce", std::string(kReduce[static_cast<int>(from.kind)]));
     x = b_.emit("all_reduce", {x}, std::move(attrs));
   }
+  // The piece that an axis of piece `k` splits next; one behind the last: none.
+  auto moves_to = [&](int axis, size_t k) {
+    size_t other = 0;
+    while (other < s.size.size() && (other == k || next_axis(other) != axis)) ++other;
+    return other;
+  };
+  auto gone_at_once = [&](size_t k) {
+    const std::vector<int>&now = s.now[k], &want = s.want[k];
+    const auto stay = static_cast<size_t>(std::ranges::mismatch(now, want).in1 - now.begin());
+    size_t first = now.size() - 1;
+    while (first > stay && are_joint(now[first - 1], now[first]) && moves_to(now[first - 1], k) == s.size.size())
+      --first;
+    return now.size() - first;
+  };
   for (bool more = true; more;) {
     more = false;
     for (size_t k = 0; k < s.size.size(); ++k) {
       while (!is_prefix(s.now[k], s.want[k])) {
-        size_t other = 0;
-        while (other < s.size.size() && (other == k || next_axis(other) != s.now[k].back())) ++other;
-        x = other < s.size.size() ? exchange(x, s, k, other) : gather(x, s, k);
+        const size_t other = moves_to(s.now[k].back(), k);
+        x = other < s.size.size() ? exchange(x, s, k, other) : gather(x, s, k, gone_at_once(k));
         more = true;
       }
     }

@@ -28,9 +28,9 @@ class Resharder {
  private:
   struct State;
   ValueId split(ValueId x, State& s, size_t piece, int axis);
-  ValueId gather(ValueId x, State& s, size_t piece);
+  ValueId gather(ValueId x, State& s, size_t piece, size_t axes);
   ValueId exchange(ValueId x, State& s, size_t gathered, size_t split);
-  ValueId scatter_sum(ValueId x, State& s, size_t piece, int axis, PartialKind kind);
+  ValueId scatter_sum(ValueId x, State& s, size_t piece, const std::vector<int>& axes, PartialKind kind);
   Attrs group(const std::vector<int>& axes) const;
 
   Builder& b_;

@@ -74,17 +74,13 @@ const DeviceGroup& CostModel::group_of_stage(const Layout& l, int64_t stage) con
 
 CostModel::UnitCost CostModel::unit_cost(const UnitWork& u, const DeviceGroup& group, const Layout& l) const {
   const DeviceProfile& device = group.device;
-  Share share{static_cast<double>(l.micro_batch),
-              static_cast<double>(l.context),
-              static_cast<double>(l.tensor),
-              static_cast<double>(l.expert),
-              l.sequence_parallel,
-              static_cast<double>(row_parts(l))};
+  Share share = share_on_rank(l);
+  share.row_parts = static_cast<double>(row_parts(l));
   UnitTime t = unit_time(u, *problem_.workload, device, problem_.options, share);
   UnitCost c;
   c.forward = t.forward, c.input_gradient = t.input_gradient, c.weight_gradient = t.weight_gradient;
   for (size_t mode = 0; mode < kRecomputeModes; ++mode)
-    c.again[mode] = repeated(u, t, device.software, static_cast<RecomputeMode>(mode));
+    c.again[mode] = repeated(u, t, share, device.software, static_cast<RecomputeMode>(mode));
   std::tie(c.forward_collectives, c.backward_collectives) = unit_collectives(u, l);
   if (row_parts(l) > 1) {
     hide_beside_products(group, l, t, c);

@@ -116,8 +116,8 @@ class CostModel {
   static const UnitCost::Again& again(const UnitCost& cost, RecomputeMode mode) {
     return cost.again[static_cast<size_t>(mode)];
   }
-  UnitCost::Again repeated(const UnitWork& unit, const UnitTime& time, const SoftwareProfile& software,
-                           RecomputeMode mode) const;
+  UnitCost::Again repeated(const UnitWork& unit, const UnitTime& time, const Share& share,
+                           const SoftwareProfile& software, RecomputeMode mode) const;
   // Adds what copies of the modes that wait on the host take (stage_recompute.cc).
   void add_copies(const UnitWork& unit, const DeviceProfile& device, const Layout& layout, UnitCost& cost) const;
   // Seconds that a mode adds to a unit and micro-batch; `apart`: whether gradients of weights are put off.

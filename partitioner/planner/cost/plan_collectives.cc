@@ -66,11 +66,10 @@ std::pair<std::vector<CollectiveUse>, std::vector<CollectiveUse>> CostModel::uni
     backward.push_back({TrafficKind::kTensor, kAllGather, axis, queries, a.count});
   }
   if (l.context > 1) {
-    const Share share{static_cast<double>(l.micro_batch), static_cast<double>(l.context), static_cast<double>(l.tensor),
-                      static_cast<double>(l.expert), l.sequence_parallel};
+    const Share share = share_on_rank(l);
     const RankAxis axis{l.context, l.tensor};
     // Queries, keys and values are exchanged from positions to heads and the result back; their gradients likewise. Or
-    // keys and values are gathered, and their gradients scattered.
+    // keys and values are gathered, and their gradients scattered; programs compiled here keep what they gathered.
     for (const AttentionWork& a : u.attention) {
       const double each = a.head_size * positions * element / (a.split ? share.tensor : 1);
       auto use = [&](CollectiveKind kind, double bytes, double times) {
@@ -79,13 +78,13 @@ std::pair<std::vector<CollectiveUse>, std::vector<CollectiveUse>> CostModel::uni
       if (!exchanges_heads(a, share)) {
         const double bytes = 2 * a.key_heads * a.keys * each * share.context;
         forward.push_back(use(kAllGather, bytes, a.count));
-        backward.push_back(use(kAllGather, bytes, a.count));
+        if (!problem_.own_programs) backward.push_back(use(kAllGather, bytes, a.count));
         backward.push_back(use(kReduceScatter, bytes, a.count));
         continue;
       }
       for (std::vector<CollectiveUse>* pass : {&forward, &backward}) {
         pass->push_back(use(kAllToAll, a.heads * a.queries * each, 2 * a.count));
-        pass->push_back(use(kAllToAll, a.key_heads * a.keys * each, 2 * a.count));
+        pass->push_back(use(kAllToAll, a.key_heads * a.keys * each * keys_on_rank(a, share), 2 * a.count));
       }
     }
   }

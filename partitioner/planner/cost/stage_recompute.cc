@@ -44,8 +44,8 @@ void spread(std::vector<StageUnits::ByMode> left, const Workload& w, const std::
 }  // namespace
 
 // Software that recomputes runs a block's forward part again; a program compiled here what is asked for of it alone.
-CostModel::UnitCost::Again CostModel::repeated(const UnitWork& u, const UnitTime& t, const SoftwareProfile& software,
-                                               RecomputeMode said) const {
+CostModel::UnitCost::Again CostModel::repeated(const UnitWork& u, const UnitTime& t, const Share& share,
+                                               const SoftwareProfile& software, RecomputeMode said) const {
   const RecomputeMode mode = on_device(said);
   if (!u.is_block() || mode <= RecomputeMode::kNone) return {};
   const double scores = mode == RecomputeMode::kSelective && !problem_.options.flash ? t.attention : 0;
@@ -60,15 +60,16 @@ CostModel::UnitCost::Again CostModel::repeated(const UnitWork& u, const UnitTime
     if (x.split == 'k') sums += x.count, sums_again += repeats ? x.count : 0;
     if (x.expert) experts += x.count, experts_again += repeats ? x.count : 0;
   }
-  // Operands go from positions to heads, and results back.
+  // Operands go from positions to heads, and results back; or keys and values alone are gathered.
   double sent = 0, sent_again = 0;
   for (const AttentionWork& a : u.attention) {
-    const double queries = a.heads * a.queries, keys = a.key_heads * a.keys, all = 2 * queries + 2 * keys;
+    const double queries = exchanges_heads(a, share) ? a.heads * a.queries : 0, keys = a.key_heads * a.keys,
+                 all = 2 * queries + 2 * keys;
     sent += all;
     sent_again += a.again & mode_bit(mode) ? all : a.operands_again & mode_bit(mode) ? all - queries : 0;
   }
-  const auto share = [](double part, double all) { return all > 0 ? part / all : 0; };
-  return {known + scores + host, share(sums_again, sums), share(sent_again, sent), share(experts_again, experts)};
+  const auto ratio = [](double part, double all) { return all > 0 ? part / all : 0; };
+  return {known + scores + host, ratio(sums_again, sums), ratio(sent_again, sent), ratio(experts_again, experts)};
 }
 
 double CostModel::again_seconds(const UnitCost& c, RecomputeMode mode, bool apart) {

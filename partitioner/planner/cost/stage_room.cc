@@ -123,7 +123,7 @@ double CostModel::held(const Layout& l, const std::vector<StageUnits>& chunks, i
     const StageUnits& units = chunks[c * static_cast<size_t>(l.pipeline) + static_cast<size_t>(stage)];
     for (size_t k = 0; k < units.counts.size(); ++k) {
       for_each_mode(units, k, w.kinds[k], own, [&](RecomputeMode mode, double n) {
-        if (!waits_on_host(mode_on(device, mode))) kept[c] += n * kept_bytes(w.kinds[k], w, own, mode);
+        if (!waits_on_host(mode_on(device, mode))) kept[c] += n * kept_bytes(w.kinds[k], problem_, own, mode);
       });
     }
   }

@@ -114,11 +114,30 @@ double memory_time(const DeviceProfile& device, double bytes, double kernels) {
   return bytes / (device.bandwidth * device.memory.at(each)) + kernels * device.launch_seconds;
 }
 
-bool exchanges_heads(const AttentionWork& attention, const Share& share) {
+namespace {
+
+// What the context axis finds to divide instead of positions: heads of keys, heads of queries for each, samples.
+std::array<int64_t, 3> instead_of_positions(const AttentionWork& attention, const Share& share) {
   const double tensor = attention.split ? share.tensor : 1;
   const int64_t key_heads = static_cast<int64_t>(std::max(1.0, attention.key_heads / tensor)),
                 heads = static_cast<int64_t>(std::max(1.0, attention.heads / tensor));
-  return cut_over(static_cast<int64_t>(share.context), {key_heads, heads / key_heads}).has_value();
+  return {key_heads, heads / key_heads, std::max<int64_t>(1, static_cast<int64_t>(share.samples))};
+}
+
+}  // namespace
+
+bool exchanges_heads(const AttentionWork& attention, const Share& share) {
+  const auto sizes = instead_of_positions(attention, share);
+  return cut_over(static_cast<int64_t>(share.context), {sizes.begin(), sizes.end()}).has_value();
+}
+
+double keys_on_rank(const AttentionWork& attention, const Share& share) {
+  if (share.context == 1 || !exchanges_heads(attention, share)) return share.context;
+  const auto [key_heads, queries, samples] = instead_of_positions(attention, share);
+  const auto ranks = static_cast<int64_t>(share.context);
+  if (key_heads % ranks == 0 || samples % ranks == 0) return 1;
+  if (queries % ranks == 0) return share.context;
+  return static_cast<double>(std::gcd(ranks / std::gcd(ranks, key_heads), queries));
 }
 
 UnitTime unit_time(const UnitWork& unit, const Workload& w, const DeviceProfile& device, const ComputeOptions& options,

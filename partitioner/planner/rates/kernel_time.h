@@ -46,6 +46,9 @@ UnitTime unit_time(const UnitWork& unit, const Workload& workload, const DeviceP
 // Whether ranks of the context axis have each a part of the heads under a causal mask: that of the key heads, or also
 // of the query heads of each. Else queries stay in parts, keys are gathered, and hidden pairs are computed too.
 bool exchanges_heads(const AttentionWork& attention, const Share& share);
+// How many times its own part of the keys a rank of the context axis reads at once: all of them where it exchanges
+// nothing, or where queries' heads alone are divided.
+double keys_on_rank(const AttentionWork& attention, const Share& share);
 
 // `size` in parts of a tensor axis that need not divide it: the largest part.
 double padded_part(double size, double parts);

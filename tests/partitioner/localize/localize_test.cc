@@ -414,5 +414,24 @@ TEST(Reshard_AllPairs, MovesTheSameValues) {
   }
 }
 
+// All ranks of several axes are one group, but where their order says that they are levels.
+TEST(Reshard_SeveralAxes, AreOneCollectiveFromOutsideInwards) {
+  const Mesh mesh{{{"far", 2}, {"near", 4}}};
+  const auto collectives = [&](const std::vector<int>& axes) {
+    const Sharding parts = {{{{16, axes}}}, {}, PartialKind::kSum}, whole = Sharding::replicated({16});
+    Sharding owed = whole;
+    owed.partial = {0, 1};
+    Builder b;
+    const ValueId x = b.input("x", {kF, {2}}), y = b.input("y", {kF, {16}});
+    Resharder r(b, mesh);
+    b.output("gathered", r.reshard(x, parts, whole));
+    b.output("scattered", r.reshard(y, owed, parts));
+    const Graph g = std::move(b).finish();
+    return std::pair{count(g, "all_gather"), count(g, "reduce_scatter")};
+  };
+  EXPECT_EQ(collectives({0, 1}), std::pair(1, 1));
+  EXPECT_EQ(collectives({1, 0}), std::pair(2, 2));
+}
+
 }  // namespace
 }  // namespace partita

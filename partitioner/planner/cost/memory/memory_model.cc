@@ -78,7 +78,7 @@ RecomputeMode mode_on(const DeviceProfile& device, RecomputeMode mode) {
 KeptBytes kept_on_rank(const UnitWork& u, const Problem& problem, const DeviceProfile& device, const Layout& l,
                        RecomputeMode mode, bool apart) {
   const bool own = problem.own_programs;  // other software keeps what gradients are of beside the rest
-  const double kept = own ? kept_bytes(u, *problem.workload, l, mode) : saved_bytes(u, problem, device, l, mode),
+  const double kept = own ? kept_bytes(u, problem, l, mode) : saved_bytes(u, problem, device, l, mode),
                operands = apart && own ? operand_bytes(u, problem, l) : 0,
                put_off = apart ? put_off_bytes(u, problem, l) : 0;
   if (!waits_on_host(mode)) return {.on_device = own ? std::max(kept, operands + put_off) : kept + put_off};
@@ -96,6 +96,14 @@ double blocks_on_their_way(const Layout& l, double held) {
 
 bool puts_off(bool first, const Layout& l) {
   return l.schedule == PipelineSchedule::kZeroBubble && l.pipeline > 1 && !first;
+}
+
+Share share_on_rank(const Layout& l) {
+  return {.samples = static_cast<double>(l.micro_batch),
+          .context = static_cast<double>(l.context),
+          .tensor = static_cast<double>(l.tensor),
+          .expert = static_cast<double>(l.expert),
+          .sequence_parallel = l.sequence_parallel};
 }
 
 double local_samples(const Workload& w, const Layout& l) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "partitioner/planner/rates/kernel_time.h"
 #include "partitioner/planner/space/problem.h"
 
 namespace partita {
@@ -100,6 +101,8 @@ double put_off_bytes(const UnitWork& unit, const Problem& problem, const Layout&
 // Bytes of what products with weights read of one micro-batch.
 double operand_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout);
 
+// What a rank computes of a micro-batch, its products whole.
+Share share_on_rank(const Layout& layout);
 // Samples of a micro-batch on a rank: parts of them where their positions are divided.
 double local_samples(const Workload& workload, const Layout& layout);
 

@@ -80,16 +80,32 @@ double score_bytes(const UnitWork& u, const Layout& l) {
   return most;
 }
 
+// Elements of a sample's keys and values that other ranks of the context axis have sent and backward reads, beside the
+// rank's own: kept where what reads them is not computed again.
+double others_keys(const UnitWork& u, const Layout& l, RecomputeMode mode) {
+  double elements = 0;
+  for (const AttentionWork& a : u.attention) {
+    if (((a.again | a.operands_again) & mode_bit(mode)) != 0) continue;
+    elements += 2 * a.key_heads / a.ranks(static_cast<double>(l.tensor)) * a.keys * a.head_size * a.count *
+                (keys_on_rank(a, share_on_rank(l)) - 1);
+  }
+  return elements;
+}
+
 }  // namespace
 
-double kept_bytes(const UnitWork& u, const Workload& w, const Layout& l, RecomputeMode mode) {
+double kept_bytes(const UnitWork& u, const Problem& problem, const Layout& l, RecomputeMode mode) {
+  const Workload& w = *problem.workload;
   const double samples = local_samples(w, l);
   if (on_device(mode) == RecomputeMode::kFull) return here({0, u.input_bytes}, u, l) * samples;
   const size_t known = static_cast<size_t>((w.recomputes & mode_bit(mode)) != 0 ? mode : RecomputeMode::kNone);
   TensorParts parts = u.kept[known];
   const TensorParts& rows = u.rows_kept[known];
   for (size_t k = 0; k < parts.size(); ++k) parts[k] += rows[k] * static_cast<double>(l.expert - 1);
-  return (here(parts, u, l) + u.heads_bytes * u.share_beyond(static_cast<double>(l.tensor))) * samples;
+  const double elements = l.context > 1 ? others_keys(u, l, mode) : 0;
+  return (here(parts, u, l) + u.heads_bytes * u.share_beyond(static_cast<double>(l.tensor)) +
+          elements * problem.options.element_bytes()) *
+         samples;
 }
 
 absl::Status take_kept(Workload& w, const Workload& program, RecomputeMode mode) {
@@ -138,13 +154,13 @@ MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, co
     const double whole = dense + expert + (l.zero >= 3 ? frozen : 0);
     largest_gathered = std::max(largest_gathered, whole), gathered += n * whole;
     frozen_bytes += n * (u.frozen_bytes[0] / tensor + u.frozen_bytes[1]);
-    const double all = kept_bytes(u, w, l, RecomputeMode::kNone);
+    const double all = kept_bytes(u, problem, l, RecomputeMode::kNone);
     for_each_mode(stage, k, u, l, [&](RecomputeMode said, double units) {
       const RecomputeMode mode = mode_on(device, said);
       const KeptBytes kept = kept_on_rank(u, problem, device, l, mode, puts_off(stage.first, l));
       m.activations += units * in_flight * kept.on_device;
       again.add(u, mode, units * in_flight, kept,
-                on_device(mode) == RecomputeMode::kFull ? all : all - kept_bytes(u, w, l, mode));
+                on_device(mode) == RecomputeMode::kFull ? all : all - kept_bytes(u, problem, l, mode));
     });
     if (l.pipeline > 1) message = std::max(message, here({0, u.input_bytes}, u, l) * samples);
     // A value and its gradient, which takes the logits' place; in a block beside what is computed again.

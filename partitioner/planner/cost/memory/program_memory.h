@@ -13,7 +13,7 @@ absl::Status take_kept(Workload& workload, const Workload& program, RecomputeMod
 
 // Bytes that one micro-batch keeps for one unit's backward on a rank or its host, as if nothing were computed again
 // where that is not known of a mode.
-double kept_bytes(const UnitWork& unit, const Workload& workload, const Layout& layout, RecomputeMode mode);
+double kept_bytes(const UnitWork& unit, const Problem& problem, const Layout& layout, RecomputeMode mode);
 
 // As stage_memory.
 MemoryUse program_memory(const Problem& problem, const DeviceProfile& device, const Layout& layout,

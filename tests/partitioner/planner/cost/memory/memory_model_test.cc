@@ -1,4 +1,5 @@
 #include "partitioner/planner/cost/memory/memory_model.h"
+#include "partitioner/planner/cost/memory/program_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -84,6 +85,27 @@ TEST(Memory, CountsFrozenWeightsThatStayGathered) {
   };
   EXPECT_DOUBLE_EQ(more(true), 12 * 2e8 / 4);
   EXPECT_DOUBLE_EQ(more(false), 12 * 2e8 / 4 + 12 * 2e8);
+}
+
+// Keys and values that the context axis cannot exchange for heads are gathered, and kept whole; what exchanges keeps
+// its part.
+TEST(Memory, CountsGatheredKeys) {
+  Workload w = transformer(12, 1024, 512, 32000);
+  Cluster c = cluster(1, 4, "A100-80GB");
+  Problem p = problem(w, c, 8);
+  p.own_programs = true;
+  AttentionWork a;
+  a.heads = a.key_heads = 3, a.queries = a.keys = 512, a.head_size = 64, a.count = 1;
+  UnitWork with = w.kinds[1], none = w.kinds[1];
+  with.attention = {a}, none.attention.clear();
+  constexpr double kOthers = 2 * 3 * 512 * 64 * 2 * 0.75;  // bf16, three ranks' of four
+  const auto kept = [&](const UnitWork& u, int64_t samples) {
+    Layout l;
+    l.context = 4, l.micro_batch = samples;
+    return kept_bytes(u, p, l, RecomputeMode::kNone);
+  };
+  EXPECT_DOUBLE_EQ(kept(with, 1) - kept(none, 1), kOthers);
+  EXPECT_DOUBLE_EQ(kept(with, 4) - kept(none, 4), 0);  // samples are exchanged
 }
 
 // Of what is kept and moved, an RMS norm that is run as a chain adds its own bytes, and a split vocabulary all logits.
