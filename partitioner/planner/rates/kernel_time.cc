@@ -127,6 +127,7 @@ std::array<int64_t, 3> instead_of_positions(const AttentionWork& attention, cons
 }  // namespace
 
 bool exchanges_heads(const AttentionWork& attention, const Share& share) {
+  if (attention.full_share >= 1) return false;
   const auto sizes = instead_of_positions(attention, share);
   return cut_over(static_cast<int64_t>(share.context), {sizes.begin(), sizes.end()}).has_value();
 }

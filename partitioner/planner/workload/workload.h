@@ -43,7 +43,7 @@ struct AttentionWork {
   double heads = 1, queries = 1, keys = 1, head_size = 1;
   double key_heads = 1;                          // heads that keys and values have
   double forward_flops = 0, backward_flops = 0;  // hidden pairs are not counted where the op is causal
-  double full_share = 1;                         // visited pairs / all pairs
+  double full_share = 1;                         // visited pairs / all pairs; 1: every query reads all keys
   bool split = false;                            // heads over the tensor axis,
   int64_t split_heads = 1, split_key_heads = 1;  // these: of queries, of keys
   double count = 1;

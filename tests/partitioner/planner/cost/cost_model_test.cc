@@ -9,11 +9,15 @@
 namespace partita {
 namespace {
 
-// Attention over a context axis is exchanged from positions to heads and back: queries, keys, values and the result,
-// and their gradients. Keys and values have the heads that they have.
+// Causal attention over a context axis is exchanged from positions to heads and back: queries, keys, values and the
+// result, and their gradients. Keys and values have the heads that they have. Where every query reads all keys, these
+// are gathered, and gradients scattered.
 TEST(Predict, ContextAxisExchangesAttention) {
   const double d = 1024, s = 4096;
   Workload w = transformer(4, d, s, 8192);
+  for (UnitWork& u : w.kinds) {
+    for (AttentionWork& a : u.attention) a.full_share = 0.5;
+  }
   Cluster c = cluster(1, 8, "A100-80GB");
   Problem p = problem(w, c, 8);
   Layout l;
@@ -28,6 +32,14 @@ TEST(Predict, ContextAxisExchangesAttention) {
   }
   EXPECT_NEAR(CostModel(p).predict(l, false).breakdown.context, micro * blocks * 4 * (exchange(d) + exchange(d / 4)),
               1e-9);
+  for (UnitWork& u : w.kinds) {
+    for (AttentionWork& a : u.attention) a.full_share = 1, a.key_heads = a.heads;
+  }
+  p.own_programs = true;
+  double moved = 0;
+  for (CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter})
+    moved += collective_time(c.groups[0], kind, {4, 1}, 2 * d * s * 2 * 2).seconds;
+  EXPECT_NEAR(CostModel(p).predict(l, false).breakdown.context, micro * blocks * moved, 1e-9);
 }
 
 // A stage sends what later stages read of it: what all stages read, to each of them, what it reads itself, to none; of

@@ -95,7 +95,7 @@ TEST(Memory, CountsGatheredKeys) {
   Problem p = problem(w, c, 8);
   p.own_programs = true;
   AttentionWork a;
-  a.heads = a.key_heads = 3, a.queries = a.keys = 512, a.head_size = 64, a.count = 1;
+  a.heads = a.key_heads = 3, a.queries = a.keys = 512, a.head_size = 64, a.full_share = 0.5;
   UnitWork with = w.kinds[1], none = w.kinds[1];
   with.attention = {a}, none.attention.clear();
   constexpr double kOthers = 2 * 3 * 512 * 64 * 2 * 0.75;  // bf16, three ranks' of four
