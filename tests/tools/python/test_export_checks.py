@@ -300,3 +300,16 @@ def test_rows_whose_keys_are_all_padding_are_torchs(added):
         session.step((x, seen.long(), y))
     program.load_into(module)
     torch.testing.assert_close(before - module.key.weight.detach(), gradient, rtol=2e-3, atol=1e-6)
+
+
+def test_inputs_may_be_called_as_the_exporter_calls_values():
+    class Towers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, mul, t):  # values of the graph have the names t and mul as well
+            return (self.layer(mul) * 2) @ self.layer(t).t()
+
+    exported = partita.export(Towers(), (torch.randn(8, 4), torch.randn(8, 4), torch.arange(8)), F.cross_entropy)
+    assert exported.inputs == ("mul", "t", "target")

@@ -31,10 +31,7 @@ def name_weights(model: Any, module: nn.Module, inputs: set[str]) -> tuple[list[
     clash = names & inputs
     if clash:
         raise PartitaError(f"the example's {clash.pop()!r} is called like a parameter of the module; rename one of them")
-    for node in graph:
-        for value in node.outputs:
-            if value.name in names:
-                value.name += "_value"
+    _rename_values(graph, names | inputs)
     for old, name in new.items():
         value = graph.initializers.pop(old)
         value.name = name
@@ -45,6 +42,18 @@ def name_weights(model: Any, module: nn.Module, inputs: set[str]) -> tuple[list[
     if not trained:
         raise PartitaError("nothing to train: no parameter with requires_grad that the loss depends on")
     return trained, unused
+
+
+def _rename_values(graph: Any, kept: set[str]) -> None:
+    """Gives values that are called like a weight or an input names of their own: the exporter calls a value by its
+    operator (`t`, `mul`), and inputs are named after the values are."""
+    taken = {value.name for node in graph for value in node.outputs} | kept
+    for node in graph:
+        for value in node.outputs:
+            if value.name in kept:
+                while value.name in taken:
+                    value.name += "_value"
+                taken.add(value.name)
 
 
 def divide_complex_weights(model: Any) -> None:
