@@ -123,7 +123,10 @@ class RecordReader : public SampleReader {
  private:
   std::string describe_pictures(const Column& c) const {
     return cat("pictures, ", enum_name(images_.crop), " ", c.height, " x ", c.width,
-               images_.flip > 0 ? ", flipped" : "", images_.mean.empty() ? ", from 0 to 1" : ", normalized");
+               images_.flip > 0 ? ", flipped" : "",
+               c.spec.dtype == DType::kU8                    ? ", from 0 to 255"
+               : images_.mean.empty() && images_.std.empty() ? ", from 0 to 1"
+                                                             : ", normalized");
   }
 
   absl::Status read_one(const Column& c, int64_t record, uint64_t epoch, std::span<std::byte> out) const {
@@ -255,6 +258,24 @@ absl::StatusOr<Column> column_of(const RecordStore& store, const DataConfig& con
   return c;
 }
 
+// Mean and std are of pixels in [0, 1], which bytes cannot hold: said where all pictures are bytes they would do
+// nothing.
+absl::Status check_normalization(const RecordStore& store, const ImageSettings& images,
+                                 const std::vector<Column>& columns) {
+  if (images.mean.empty() && images.std.empty()) return absl::OkStatus();
+  const auto picture_of = [&](bool bytes) {
+    return std::find_if(columns.begin(), columns.end(), [bytes](const Column& c) {
+      return c.kind == ColumnKind::kImage && (c.spec.dtype == DType::kU8) == bytes;
+    });
+  };
+  const auto found = picture_of(true);
+  if (found == columns.end() || picture_of(false) != columns.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(cat(
+      store.describe(), " for graph input ", quote(found->spec.name),
+      ": images: mean and std are of pixels in [0, 1], and this input takes bytes, 0 to 255, as they are; leave mean "
+      "and std out and normalize in the model, or export it with an input of floats"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SampleReader>> open_record_reader(const DataConfig& config,
@@ -269,6 +290,7 @@ absl::StatusOr<std::unique_ptr<SampleReader>> open_record_reader(const DataConfi
     PARTITA_ASSIGN_OR_RETURN(Column column, column_of(*store, config, spec));
     columns.push_back(std::move(column));
   }
+  PARTITA_RETURN_IF_ERROR(check_normalization(*store, config.images, columns));
   return std::make_unique<RecordReader>(std::move(store), std::move(columns), config);
 }
 

@@ -154,8 +154,12 @@ TEST_F(Records, OfAFolderHaveItsClasses) {
       ASSERT_EQ(x[192 + c * 64 + p], (static_cast<float>(pixels[p * 3 + c]) / 255.0f - kMean) / kStd) << c << " " << p;
   }
   EXPECT_THAT((*source->locate(0))[2], HasSubstr("dogs/sub/b.png"));
-  // Channels last, and as bytes.
+  // Channels last, and as bytes, which are not normalized: that is refused.
   inputs_[0] = {"x", DType::kU8, {8, 8, 3}};
+  EXPECT_THAT(
+      DataSource::open(config, inputs_, 2).status().message(),
+      HasSubstr("for graph input 'x': images: mean and std are of pixels in [0, 1], and this input takes bytes"));
+  config.images.mean = config.images.std = {};
   EXPECT_EQ(fetch<uint8_t>(**DataSource::open(config, inputs_, 2), 0, 0, 2 * 192), [&] {
     std::vector<uint8_t> both = fetch<uint8_t>(**DataSource::open(config, inputs_, 1), 0, 0, 192);
     both.insert(both.end(), pixels.begin(), pixels.end());
