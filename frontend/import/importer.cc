@@ -321,7 +321,30 @@ std::vector<OnnxValue> Importer::run_subgraph(const OnnxGraph& graph, const std:
   return outputs;
 }
 
+// Batch norms that are no longer there cannot normalize by the batch.
+void Importer::look_for_batch_norms() {
+  std::vector<std::string> folded;
+  for (const OnnxNode& node : model_.graph.nodes) {
+    if (node.folded_norm) folded.push_back(node.name);
+  }
+  if (!options_.training) return;
+  if (!folded.empty()) {
+    std::string what =
+        cat("PyTorch's exporter has multiplied batch norms into the weights before them: ", quote_list(folded), "; ");
+    if (options_.batch_norm_training)
+      fail(cat(what, "semantics: {batch_norm_training: true} needs the norms: torch.onnx.export(..., optimize=False)"));
+    warn(cat(what,
+             "nothing is normalized there, and the products are trained as they stand; to train the norms, export with "
+             "optimize=False and say semantics: {batch_norm_training: true}"));
+  } else if (options_.batch_norm_training && !result_.info.ops.contains("BatchNormalization")) {
+    fail(
+        "semantics: {batch_norm_training: true} in train.yaml: the model has no BatchNormalization; where the module "
+        "has, its exporter has multiplied it into other weights and has to be told not to");
+  }
+}
+
 void Importer::finish() {
+  look_for_batch_norms();
   std::vector<ValueId> untrained = untrained_;
   for (ValueId v : emitter_.used_states()) {
     untrained.push_back(v);

@@ -72,6 +72,7 @@ class Importer : public ImportServices {
                                       std::span<const OnnxValue* const> inputs);
   std::vector<OnnxValue> run_schema_function(const OnnxNode& node, int version, const ImportScope& caller,
                                              std::span<const OnnxValue* const> inputs);
+  void look_for_batch_norms();
   void finish();
 
   const OnnxModel& model_;

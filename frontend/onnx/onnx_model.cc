@@ -204,6 +204,7 @@ class Reader {
       node.domain = normal_domain(n.domain());
       node.overload = n.overload();
       node.name = n.name();
+      node.folded_norm = has_folded_norm(n);
       node.inputs.assign(n.input().begin(), n.input().end());
       node.outputs.assign(n.output().begin(), n.output().end());
       node.attributes.reserve(static_cast<size_t>(n.attribute_size()));

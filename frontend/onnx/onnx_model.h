@@ -50,6 +50,7 @@ struct OnnxNode {
   std::string op, domain, overload, name;    // domain "ai.onnx" is written ""
   std::vector<std::string> inputs, outputs;  // "" where absent
   std::vector<OnnxAttribute> attributes;
+  bool folded_norm = false;  // PyTorch's exporter multiplied a batch norm into its weights (torch_marks.h)
 
   const OnnxAttribute* find(std::string_view attribute) const {
     for (const OnnxAttribute& a : attributes) {

@@ -8,12 +8,16 @@
 // Here 'exp' is made of a parameter, which the file no longer has; 'view' is a constant.
 #include "frontend/onnx/torch_marks.h"
 
+#include <algorithm>
+
 namespace partita {
 namespace {
 
 constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
 constexpr std::string_view kFolded = "pkg.onnxscript.optimizer.folded_from";
 constexpr std::string_view kSignature = "pkg.torch.export.ExportedProgram.graph_signature";
+
+constexpr std::string_view kRule = "pkg.onnxscript.rewriter.rule_name";  // FuseBatchNormIntoConv, …IntoGemm
 
 // Calls `take` with each text between two of these quotes.
 template <typename Take>
@@ -58,6 +62,12 @@ void TorchMarks::mark(OnnxTensor& tensor) const {
     if (parameters_.contains(name)) tensor.computed_of.emplace_back(name);
   });
   tensor.buffer = tensor.computed_of.empty();
+}
+
+bool has_folded_norm(const onnx::NodeProto& node) {
+  return std::ranges::any_of(node.metadata_props(), [](const onnx::StringStringEntryProto& entry) {
+    return entry.key() == kRule && entry.value().find("FuseBatchNorm") != std::string::npos;
+  });
 }
 
 }  // namespace partita

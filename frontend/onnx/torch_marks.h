@@ -1,4 +1,4 @@
-// What torch.onnx.export(dynamo=True) says of the initializers that it writes, in metadata beside them.
+// What torch.onnx.export(dynamo=True) says of the initializers and nodes that it writes, in metadata beside them.
 #pragma once
 
 #include <string>
@@ -24,5 +24,8 @@ class TorchMarks {
   absl::flat_hash_map<std::string_view, std::string_view> kinds_, sources_;
   absl::flat_hash_set<std::string_view> parameters_;  // of the program, whether the file still has them or not
 };
+
+// Whether its optimizer made this node of a convolution or a product and the batch norm behind it.
+bool has_folded_norm(const onnx::NodeProto& node);
 
 }  // namespace partita

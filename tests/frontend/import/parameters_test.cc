@@ -169,6 +169,21 @@ TEST(Parameters, BatchNorm_OfAnInferenceExportIsPointedOut) {
   EXPECT_EQ(running(model), 2);
 }
 
+// torch.onnx.export(dynamo=True) folds them into convolutions and products unless optimize=False is said.
+TEST(Parameters, BatchNorm_ThatWasFoldedIsPointedOutAndCannotTrain) {
+  const auto refused = [](const onnx::ModelProto& proto) {
+    ImportOptions by_the_batch;
+    by_the_batch.batch_norm_training = true;
+    return import_onnx_model(*parse_onnx_model(proto.SerializeAsString(), "model.onnx"), by_the_batch).status();
+  };
+  onnx::ModelProto m = linear_model();
+  EXPECT_THAT(refused(m).message(), HasSubstr("batch_norm_training: true} in train.yaml: the model has no BatchNorm"));
+  m.mutable_graph()->mutable_node(0)->set_name("product");
+  add_metadata(*m.mutable_graph()->mutable_node(0), "pkg.onnxscript.rewriter.rule_name", "FuseBatchNormIntoGemm");
+  EXPECT_THAT(imported(m).warnings, Contains(AllOf(HasSubstr("multiplied batch norms"), HasSubstr("'product'"))));
+  EXPECT_THAT(refused(m).message(), HasSubstr("needs the norms: torch.onnx.export(..., optimize=False)"));
+}
+
 // As torch's modules do that are called twice, whether the file has it said of the second node or not.
 TEST(Parameters, BatchNorm_StatisticsOfTwoNodesAreMovedByBoth) {
   for (bool chained : {false, true}) {
