@@ -12,6 +12,8 @@ namespace partita {
 namespace {
 
 constexpr std::string_view kOwn = "own";
+constexpr double kLeastMemory = 1e6;   // that a device was ever made with
+constexpr double kFastestLink = 4e12;  // as kFastestNetwork
 constexpr NumberRange kShare = {"a number in [0, 1]", [](double x) { return x >= 0 && x <= 1; }};
 constexpr NumberRange kEfficiency = {"a number in (0, 1]", [](double x) { return x > 0 && x <= 1; }};
 
@@ -137,7 +139,7 @@ absl::Status parse_preset(const YamlNode& node, const std::string& path, NodePre
       {"devices", integer(&N::devices, 1, 1 << 10)},
       {"inner_link", text(&N::inner_link)},
       {"outer_link", text(&N::outer_link)},
-      {"outer_bandwidth", number(&N::outer_bandwidth, kPositive)},
+      {"outer_bandwidth", quantity(&N::outer_bandwidth, Unit::kBytesPerSecond, kPositive)},
       {"price_per_hour", number(&N::price_per_hour, kNonNegative)},
   };
   return parse_fields(node, path, kFields, out);
@@ -229,11 +231,53 @@ absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceP
   return absl::OkStatus();
 }
 
+absl::Status check_device(const YamlNode& node, const std::string& path, const DeviceProfile& device) {
+  if (device.memory_bytes <= 0 || device.bandwidth <= 0 ||
+      *std::max_element(device.flops.begin(), device.flops.end()) <= 0)
+    return yaml_error(node.line, node.column,
+                      cat(path, ": expected memory, bandwidth and flops (or `like: DEVICE`), found a part of them"));
+  if (device.memory_bytes < kLeastMemory)
+    return yaml_error(node.line, node.column,
+                      cat(path, ".memory: expected bytes, found ", device.memory_bytes, "; gigabytes? then write ",
+                          device.memory_bytes, "e9"));
+  return absl::OkStatus();
+}
+
+bool is_network(std::string_view kind) { return kind == "infiniband" || kind == "ethernet"; }
+
+absl::Status check_link(const YamlNode& node, const std::string& path, const LinkProfile& link) {
+  const double fastest = is_network(link.kind) ? kFastestNetwork : kFastestLink;
+  if (link.bandwidth > fastest)
+    return yaml_error(
+        node.line, node.column,
+        cat(path, ".bandwidth: expected bytes per second, device and direction of at most ", fastest, " for ",
+            link.kind, ", found ", link.bandwidth, "; bits per second? then write ", link.bandwidth / 8));
+  if (link.bandwidth <= 0)
+    return yaml_error(node.line, node.column, cat(path, ".bandwidth: expected bytes per second, found nothing"));
+  if (link.bandwidth < 1e6)
+    return yaml_error(node.line, node.column,
+                      cat(path, ".bandwidth: expected bytes per second (25e9 for 200 Gb/s), found ", link.bandwidth,
+                          "; gigabytes? then write ", link.bandwidth, "e9"));
+  return absl::OkStatus();
+}
+
+absl::Status unknown_name(const YamlNode& node, const std::string& path, const std::string& name,
+                          const std::vector<std::string>& known) {
+  const std::string near = nearest_name(name, known);
+  return yaml_error(node.line, node.column,
+                    cat(path, ": unknown name ", quote(name), "; ",
+                        near.empty() ? cat("known are ", quote_list(known, 20)) : cat("the nearest is ", quote(near))));
+}
+
 // `defaults` and `software` are what every device starts from, so they must stand before `devices`.
 absl::Status ProfileLibrary::overlay(std::string_view text, const std::string& file) {
   auto root = parse_yaml(text);
   auto in_file = [&](const absl::Status& s) { return absl::Status(s.code(), cat(file, ":", s.message())); };
   if (!root.ok()) return in_file(root.status());
+  if ((*root)->kind !=
+      YamlNode::Kind::kMapping)  // a file that was cut off, or another one: not a profile without values
+    return in_file(
+        yaml_error((*root)->line, (*root)->column, "expected devices, links and presets by name, found none"));
   DeviceProfile defaults;
   if (const DeviceProfile* d = device("defaults")) defaults = *d;
   for (const YamlEntry& e : (*root)->entries) {
@@ -259,7 +303,40 @@ absl::Status ProfileLibrary::overlay(std::string_view text, const std::string& f
     }
     if (!status.ok()) return in_file(status);
   }
+  const absl::Status whole = check_entries(**root);
+  return whole.ok() ? whole : in_file(whole);
+}
+
+// What a cluster.yaml may name is whole, whether it names it or a preset does: a bandwidth that nothing said would be
+// a link that costs nothing.
+absl::Status ProfileLibrary::check_entries(const YamlNode& root) const {
+  for (const YamlEntry& section : root.entries) {
+    for (const YamlEntry& e : section.value->entries) {
+      const std::string path = join_path(section.key, e.key);
+      if (section.key == "devices") {
+        PARTITA_RETURN_IF_ERROR(check_device(*e.value, path, *device(e.key)));
+      } else if (section.key == "links") {
+        PARTITA_RETURN_IF_ERROR(check_link(*e.value, path, *link(e.key)));
+      } else if (section.key == "presets") {
+        PARTITA_RETURN_IF_ERROR(check_preset(*e.value, path, *preset(e.key)));
+      }
+    }
+  }
   return absl::OkStatus();
+}
+
+absl::Status ProfileLibrary::check_preset(const YamlNode& node, const std::string& path,
+                                          const NodePreset& preset) const {
+  if (device(preset.device) == nullptr || preset.device == "defaults")
+    return unknown_name(node, join_path(path, "device"), preset.device, device_names());
+  if (link(preset.inner_link) == nullptr)
+    return unknown_name(node, join_path(path, "inner_link"), preset.inner_link, link_kinds());
+  if (link(preset.outer_link) == nullptr)
+    return unknown_name(node, join_path(path, "outer_link"), preset.outer_link, link_kinds());
+  if (preset.outer_bandwidth <= 0) return absl::OkStatus();  // the link's own
+  LinkProfile outer = *link(preset.outer_link);
+  outer.bandwidth = preset.outer_bandwidth;
+  return check_link(node, join_path(path, "outer_link"), outer);
 }
 
 absl::StatusOr<ProfileLibrary> ProfileLibrary::load() {

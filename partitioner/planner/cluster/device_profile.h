@@ -150,12 +150,25 @@ struct NodePreset {
 // Sets the keys of `node` over what `out` has; errors "line:column: path: …".
 absl::Status parse_device(const YamlNode& node, const std::string& path, DeviceProfile& out);
 
+// Whether what was read can be planned with: all that a plan divides by is there, and no gigabytes stand for bytes, no
+// bits for them; errors as above, at `node`.
+absl::Status check_device(const YamlNode& node, const std::string& path, const DeviceProfile& device);
+absl::Status check_link(const YamlNode& node, const std::string& path, const LinkProfile& link);
+// A figure per device above this is no network that exists; bits were written for bytes.
+inline constexpr double kFastestNetwork = 2e11;
+// Links whose rates people say in bits.
+bool is_network(std::string_view kind);
+// An error: no `known` one has that name, and which is nearest.
+absl::Status unknown_name(const YamlNode& node, const std::string& path, const std::string& name,
+                          const std::vector<std::string>& known);
+
 // The built-in profiles, by name.
 class ProfileLibrary {
  public:
   // Parses the embedded files; Internal where one is unsound.
   static absl::StatusOr<ProfileLibrary> load();
-  // Sets what a YAML text of devices, links and software says over the built-in values.
+  // Sets what a YAML text of devices, links and software says over the built-in values. Devices, links and presets that
+  // it names are whole then, and so are those that its presets name.
   absl::Status overlay(std::string_view text, const std::string& file);
 
   const DeviceProfile* device(std::string_view name) const;
@@ -166,6 +179,9 @@ class ProfileLibrary {
   std::vector<std::string> preset_names() const;
 
  private:
+  absl::Status check_entries(const YamlNode& root) const;
+  absl::Status check_preset(const YamlNode& node, const std::string& path, const NodePreset& preset) const;
+
   std::map<std::string, DeviceProfile, std::less<>> devices_;
   std::map<std::string, LinkProfile, std::less<>> links_;
   std::map<std::string, NodePreset, std::less<>> presets_;

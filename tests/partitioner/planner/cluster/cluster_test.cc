@@ -211,6 +211,8 @@ TEST(DeviceProfile_Own, HasWhatTheDeviceHasBesideItsOwn) {
   X:
     own: {launch_seconds: 5.0e-6, software: {copies: 0}}
     memory: 8.0e9
+    bandwidth: 1.0e12
+    flops: {fp32: 1.0e13}
     software: {copies: 2, memory_traffic: 1.5})",
                                       "x.yaml");
   ASSERT_TRUE(read.ok()) << read;
@@ -230,6 +232,47 @@ TEST(DeviceProfile_Own, HasWhatTheDeviceHasBesideItsOwn) {
   EXPECT_EQ(&cpu.of_own_programs(), &cpu);
   EXPECT_FALSE(library.overlay("devices: {X: {own: {copies: 1}}}", "z.yaml").ok());
   EXPECT_FALSE(library.overlay("devices: {X: {own: {own: {memory: 1.0e9}}}}", "z.yaml").ok());
+}
+
+struct Unsound {
+  std::string text, says;
+};
+
+// What a plan would be made of numbers that nobody gave, and what named nothing ended the program.
+TEST(ProfileLibrary, IsWholeOrRefused) {
+  const Unsound cases[] = {
+      {"devices: {X: {memory: 8GB, bandwidth: 1GB/s}}",
+       "p.yaml:1:14: devices.X: expected memory, bandwidth and flops (or `like: DEVICE`), found a part of them"},
+      {"devices: {cpu: {memory: 8}}",
+       "p.yaml:1:16: devices.cpu.memory: expected bytes, found 8; gigabytes? then write 8e9"},
+      {"links: {L: {latency: 1us}}", "p.yaml:1:12: links.L.bandwidth: expected bytes per second, found nothing"},
+      {"links: {L: {bandwidth: 25}}",
+       "p.yaml:1:12: links.L.bandwidth: expected bytes per second (25e9 for 200 Gb/s), found 25; gigabytes? then write "
+       "25e9"},
+      {"presets: {N: {device: cpo, inner_link: pcie, outer_link: ethernet}}",
+       "p.yaml:1:14: presets.N.device: unknown name 'cpo'; the nearest is 'cpu'"},
+      {"presets: {N: {device: cpu, inner_link: pcei, outer_link: ethernet}}",
+       "p.yaml:1:14: presets.N.inner_link: unknown name 'pcei'; the nearest is 'pcie'"},
+      {"presets: {N: {device: cpu, inner_link: pcie, outer_link: ethernet, outer_bandwidth: 3e11}}",
+       "p.yaml:1:14: presets.N.outer_link.bandwidth: expected bytes per second, device and direction of at most "
+       "200000000000 "
+       "for ethernet, found 300000000000; bits per second? then write 37500000000"},
+      {"not a profile", "p.yaml:1:1: expected devices, links and presets by name, found none"},
+      {"[1, 2]", "p.yaml:1:1: expected devices, links and presets by name, found none"},
+      {"", "p.yaml:1:1: expected devices, links and presets by name, found none"},
+  };
+  for (const Unsound& c : cases) {
+    const absl::Status read = ProfileLibrary::load()->overlay(c.text, "p.yaml");
+    EXPECT_EQ(std::string(read.message()), c.says) << c.text;
+  }
+  ProfileLibrary library = *ProfileLibrary::load();
+  const absl::Status read = library.overlay(
+      "presets: {N: {device: X, devices: 2, inner_link: L, outer_link: L, outer_bandwidth: 200Gb/s}}\n"
+      "links: {L: {bandwidth: 2GB/s}}\n"
+      "devices: {X: {memory: 8GB, bandwidth: 1GB/s, flops: {fp32: 1TFLOP/s}}}\n",
+      "p.yaml");
+  ASSERT_TRUE(read.ok()) << read;
+  EXPECT_EQ(library.preset("N")->outer_bandwidth, 25e9);
 }
 
 }  // namespace
