@@ -64,10 +64,10 @@ absl::Status infeasible(const Planning& p, const SearchResult& result) {
   for (size_t k = 0; k < fixes.size() && k < kMostFixes; ++k) {
     const Prediction& f = fixes[k].candidate.prediction;
     const double price = fixes[k].price_of_step();
-    append(
-        text, "\n  ", fixes[k].change, "\n      ", describe(fixes[k].candidate.layout), "; ",
-        fmt::format("{:.3g} s{} a step, {} of {}", f.step_seconds, price > 0 ? fmt::format(" and ${:.3g}", price) : "",
-                    gigabytes(f.most_memory()), gigabytes(f.capacity[static_cast<size_t>(f.worst_stage)])));
+    append(text, "\n  ", fixes[k].change, "\n      ", describe(fixes[k].candidate.layout), "; ",
+           fmt::format("{:.3g} s{} a step, its program and the reserve {} of {}", f.step_seconds,
+                       price > 0 ? fmt::format(" and ${:.3g}", price) : "", gigabytes(f.most_memory()),
+                       gigabytes(f.capacity[static_cast<size_t>(f.worst_stage)])));
   }
   return absl::ResourceExhaustedError(text);
 }

@@ -42,6 +42,11 @@ std::string sweep_table(const Sweep& s, double tokens) {
                         std::string(static_cast<size_t>(std::lround(60 * std::clamp(level, 0.02, 1.0))), '#'));
   }
   const bool planned = most > 0;
+  const bool allocated = std::all_of(s.rows.begin(), s.rows.end(), [](const SweepRow& r) {
+    return !r.best || !r.best->prediction.program_bytes.empty();
+  });
+  if (planned && allocated)  // `plan` begins with the count, which is another number
+    text += "memory is that of the fullest stage's program, as compile lays it out, and the reserve\n";
   if (planned && !s.knee)
     text += fmt::format("no knee: throughput per device stays above {:.0f} % of the best\n", 100 * Sweep::kKnee);
   if (planned)

@@ -109,9 +109,9 @@ std::string memory_table(const Plan& plan) {
   const size_t fullest = plan.fullest_stage();
   const MemoryUse& memory = stages[fullest].memory;
   const double capacity = stages[fullest].capacity;
-  std::string text =
-      fmt::format("memory of the fullest stage ({} of {}): {} of {}{}\n", fullest, stages.size(), gb(memory.total()),
-                  gb(capacity), p.fits && memory.total() > capacity ? " by the count, which its program is below" : "");
+  std::string text = fmt::format("memory of the fullest stage ({} of {}), as counted: {} of {}{}\n", fullest,
+                                 stages.size(), gb(memory.total()), gb(capacity),
+                                 p.fits && memory.total() > capacity ? ", which its program is below" : "");
   for (const auto& [bytes, name] : largest_first(memory, kMemoryUses))
     text +=
         fmt::format("  {:<15} {:>9} {:>5.1f} %  {}\n", name, gb(bytes), 100 * bytes / capacity, bar(bytes / capacity));
@@ -122,8 +122,11 @@ std::string memory_table(const Plan& plan) {
   for (size_t s = 1; s < stages.size(); ++s) {
     if (bytes(s) - room(s) > bytes(most) - room(most)) most = s;
   }
-  text += fmt::format("its program, as compile lays it out: {} of {} beside the reserve (stage {} of {})\n",
-                      gb(bytes(most)), gb(room(most)), most, stages.size());
+  // With the reserve too: as `sweep`, and changes that make a plan fit, say a program's memory.
+  text += fmt::format(
+      "its program, as compile lays it out: {} of {} beside the reserve, {} of {} with it (stage {} of {})\n",
+      gb(bytes(most)), gb(room(most)), gb(bytes(most) + stages[most].memory.reserve), gb(stages[most].capacity), most,
+      stages.size());
   if (p.fits && bytes(most) > room(most))
     text +=
         "compile will refuse it: the program takes many times what is counted, so that no layout would do. The graph "
