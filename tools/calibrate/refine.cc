@@ -90,15 +90,34 @@ class Refiner {
 
   void communication() {
     if (layout_.pipeline > 1 || out_.cluster.groups.size() > 1) return;
-    double r = ratio(WorkClass::kCommunication);
-    if (r == 1) return;
+    if (ratio(WorkClass::kCommunication) == 1) return;
+    const double r = slower_links(run_.seconds(WorkClass::kCommunication));
     for (LinkLevel& level : out_.cluster.groups[0].links) {
       double bandwidth = level.link.bandwidth, latency = level.link.latency;
-      level.link.bandwidth /= r, level.link.latency *= r, level.link.wait_seconds *= r;
+      slow_down(level.link, r);
       tell(cat("link ", level.link.kind, ": bandwidth"), bandwidth, level.link.bandwidth, why_);
       tell(cat("link ", level.link.kind, ": latency"), latency, level.link.latency, why_);
     }
   }
+
+  // How many times as slow the links are where `seconds` are waited for them. What is waited is what no compute hides:
+  // it grows by more than the links' time does, and by other algorithms, so that measured over predicted is not it.
+  double slower_links(double seconds) const {
+    Cluster cluster = out_.cluster;  // with the compute that has been corrected
+    Problem problem = problem_;
+    problem.cluster = &cluster;
+    double low = 0.01, high = 1e4;
+    while (high / low > 1.001) {
+      const double r = std::sqrt(low * high);
+      cluster.groups[0].links = out_.cluster.groups[0].links;
+      for (LinkLevel& level : cluster.groups[0].links) slow_down(level.link, r);
+      const DeviceProfile& device = cluster.groups[0].device;
+      const bool more = class_seconds(WorkClass::kCommunication, problem, device, layout_, 0) < seconds;
+      (more ? low : high) = r;
+    }
+    return std::sqrt(low * high);
+  }
+  static void slow_down(LinkProfile& link, double r) { link.bandwidth /= r, link.latency *= r, link.wait_seconds *= r; }
 
   const Problem& problem_;
   const Layout& layout_;

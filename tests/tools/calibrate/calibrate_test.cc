@@ -158,6 +158,25 @@ TEST(Refine, TheProfileOfTheMachineThatRanIsFound) {
   EXPECT_GE(refined.corrections.size(), 6u);
 }
 
+// What is waited for is what compute does not hide: links that are forty times as slow are waited for more than forty
+// times as long.
+TEST(Refine, LinksThatComputeHidesAreFound) {
+  SmallProblem s, there;
+  for (SmallProblem* p : {&s, &there})
+    p->problem.own_programs = false, p->cluster.groups[0].device.software.overlap_data = 0.9;
+  LinkProfile& link = there.cluster.groups[0].links[0].link;
+  link.bandwidth /= 40, link.latency *= 40, link.wait_seconds *= 40;
+  auto waited = [](const SmallProblem& p) {
+    return class_seconds(WorkClass::kCommunication, p.problem, p.cluster.groups[0].device, p.layout);
+  };
+  EXPECT_GT(waited(there), 41 * waited(s));
+  MeasuredRun run;
+  run.step_seconds = CostModel(there.problem).predict(there.layout, true).step_seconds;
+  run.class_seconds[static_cast<size_t>(WorkClass::kCommunication)] = waited(there);
+  const Refined refined = refine(s.problem, s.layout, {{.measured = {.run = run}}});
+  EXPECT_NEAR(refined.cluster.groups[0].links[0].link.bandwidth / link.bandwidth, 1, 0.02);
+}
+
 // Each group's devices are corrected from the ranks that are on them.
 TEST(Refine, EachGroupsProfileIsFound) {
   SmallProblem s, there;
