@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "base/atomic_file.h"
@@ -124,6 +125,19 @@ absl::StatusOr<std::string> refined_profiles(const ProfileLibrary& library, cons
   return profile_text(set);
 }
 
+// A run of another model, or of other samples a step, held beside this one's prediction would correct the profile by
+// what the two differ in.
+absl::Status check_ran(const Flags& flags, const Planning& p, const Plan& plan, const Layout& ran) {
+  const double there = plan.predicted.model_flops, here = CostModel(p.problem).predict(ran, true).flops;
+  if (plan.global_batch == p.problem.global_batch && std::abs(there - here) <= 1e-6 * here) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("--ran: {} is a plan of another {}: {:.4g} FLOP in a step of {} samples, those of this model and "
+                  "recipe are {:.4g} in {}; refine with the model and recipe that ran, and plan others by its "
+                  "--refined-profile",
+                  quote(flags.ran, 1000), plan.global_batch == p.problem.global_batch ? "model" : "batch", there,
+                  plan.global_batch, here, p.problem.global_batch));
+}
+
 // Corrects the profile from a measured run of `searched`'s layout (or of --ran's), searches again with it, and says
 // what that changes. Planning goes on with the corrected problem and what is found for it.
 absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, const SearchResult& searched) {
@@ -132,6 +146,7 @@ absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, con
   if (!flags.ran.empty()) {
     PARTITA_ASSIGN_OR_RETURN(const Plan plan, read_plan(flags.ran));
     PARTITA_ASSIGN_OR_RETURN(ran, planned_layout(p, plan));
+    PARTITA_RETURN_IF_ERROR(check_ran(flags, p, plan, ran));
   }
   PARTITA_ASSIGN_OR_RETURN(std::vector<MeasuredGroup> groups, read_measured_groups(flags.refine, p.cluster, ran));
   const MeasuredRun& measured = groups[0].measured.run;

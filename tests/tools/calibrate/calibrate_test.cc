@@ -262,6 +262,11 @@ TEST(Refine, AMeasuredRunCorrectsThePlan) {
   EXPECT_THAT(refined.text, HasSubstr("of 2 ranks, rank "));
   Outcome again = run_command(plan + " --profiles " + (out / "refined.yaml"));
   EXPECT_EQ(again.code, 0) << again.text;
+  // What ran had other samples: the profile would be corrected by the batch.
+  const Outcome other =
+      run_command(plan + " --batch-size 64 --refine " + (out / "trace.json") + " --ran " + (out / "plan.json"));
+  EXPECT_EQ(other.code, 2) << other.text;
+  EXPECT_THAT(other.text, HasSubstr("is a plan of another batch"));
   out.write("none.json", "{}");
   Outcome refused = run_command(plan + " --refine " + (out / "none.json"));
   EXPECT_EQ(refused.code, 2) << refused.text;
