@@ -21,10 +21,17 @@ using Json = nlohmann::json;
 
 constexpr int64_t kChunkBytes = int64_t{1} << 20, kWholeBytes = int64_t{1} << 24;  // above: in chunks
 constexpr int64_t kLineBytes = 65;                                                 // of a list of chunks
+constexpr const char* kOwnHash = "sha256";                                         // of the manifest
 
 absl::Status damaged(const std::string& path, std::string_view why) {
   return absl::DataLossError(
       cat(quote(path, 1000), " is damaged or of no bundle: ", why, "; copy or compile the bundle again"));
+}
+
+// Of what a manifest says, without its own hash.
+std::string hash_of(Json manifest) {
+  manifest.erase(kOwnHash);
+  return sha256_hex(as_byte_span(manifest.dump(2)));
 }
 
 // A name inside the folder, and no way out of it.
@@ -62,6 +69,7 @@ absl::StatusOr<std::shared_ptr<const BundleFiles>> BundleFiles::open(const std::
                                                                      const BundleTrust& trust) {
   PARTITA_ASSIGN_OR_RETURN(auto bundle, open_unproved(folder));
   PARTITA_RETURN_IF_ERROR(check_certificate(folder, bundle->root_, trust));
+  PARTITA_RETURN_IF_ERROR(bundle->check_manifest());
   return bundle;
 }
 
@@ -75,6 +83,20 @@ absl::StatusOr<std::shared_ptr<const BundleFiles>> BundleFiles::open_unproved(co
   PARTITA_RETURN_IF_ERROR(bundle->check_strangers());
   PARTITA_RETURN_IF_ERROR(bundle->read_chunks());
   return bundle;
+}
+
+// The seed, the data's order, when there is an evaluation: a run takes them from here, and a letter that is another one
+// would train something else without a word. A certificate is of the manifest as it is, edited or not.
+absl::Status BundleFiles::check_manifest() const {
+  std::error_code ec;
+  const auto own = manifest_.find(kOwnHash);
+  const bool older = own == manifest_.end();  // of a compiler that wrote none
+  if (older || *own == hash_of(manifest_) || fs::exists(cat(folder_, "/", kCertificateName), ec))
+    return absl::OkStatus();
+  return absl::DataLossError(
+      cat(quote(cat(folder_, "/", kManifestName), 1000),
+          " is not as it was written: it was damaged or edited, and a run would be another than "
+          "was compiled; copy or compile the bundle again (flags of `partita run` change a run)"));
 }
 
 absl::Status BundleFiles::read_seals() {
@@ -228,6 +250,7 @@ absl::Status seal_bundle(const std::string& folder, Json manifest) {
     PARTITA_ASSIGN_OR_RETURN(files[list], seal_file(folder, list));
   }
   manifest["files"] = std::move(files);
+  manifest[kOwnHash] = hash_of(manifest);
   return write_file_atomically(cat(folder, "/", kManifestName), manifest.dump(2) + "\n", Durable::kNo);
 }
 

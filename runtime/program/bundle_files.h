@@ -5,7 +5,8 @@
 //             "initial.safetensors": {"bytes": 498000000, "chunk_bytes": 1048576, "chunks":
 //             "initial.safetensors.chunks"}, "initial.safetensors.chunks": {"bytes": 30940, "sha256": "2c26…"}}
 //
-// A list of chunks has a line of 64 hex digits for each, in order.
+// A list of chunks has a line of 64 hex digits for each, in order. `sha256` of the manifest is that of all else that it
+// says, in JSON that is indented by two.
 #pragma once
 
 #include <map>
@@ -26,9 +27,9 @@ namespace partita::runtime {
 
 class BundleFiles {
  public:
-  // Reads the manifest. NotFound where there is none; DataLoss where it is damaged; FailedPrecondition where the
-  // certificate is of another bundle, or is not there or not signed as `trust` asks, and where lib/ or verify/ holds a
-  // file that is not listed.
+  // Reads the manifest. NotFound where there is none; DataLoss where it is damaged or was edited; FailedPrecondition
+  // where the certificate is of another bundle, or is not there or not signed as `trust` asks, and where lib/ or
+  // verify/ holds a file that is not listed.
   static absl::StatusOr<std::shared_ptr<const BundleFiles>> open(const std::string& folder,
                                                                  const BundleTrust& trust = {});
   // For who proves it: a certificate that is there counts for nothing.
@@ -57,6 +58,7 @@ class BundleFiles {
       : folder_(std::move(folder)), root_(std::move(root)), manifest_(std::move(manifest)) {}
   absl::Status read_seals();
   absl::Status read_chunks();
+  absl::Status check_manifest() const;
   absl::Status check_strangers() const;
 
   const std::string folder_, root_;
@@ -67,7 +69,7 @@ class BundleFiles {
 };
 
 // Hashes every file of `folder`, writes lists of chunks for the large ones, and last of all manifest.json, which is
-// `manifest` with `files` in it. A certificate that was there goes: it is of another bundle.
+// `manifest` with `files` and its hash in it. A certificate that was there goes: it is of another bundle.
 absl::Status seal_bundle(const std::string& folder, nlohmann::json manifest);
 
 }  // namespace partita::runtime

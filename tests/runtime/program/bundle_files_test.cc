@@ -165,6 +165,22 @@ TEST_F(BundleFilesTest, ManifestsThatLeadElsewhere_AreRefused) {
   }
 }
 
+// Whoever proves it says what is wrong with it; a certificate is of the manifest as it is.
+TEST_F(BundleFilesTest, AnEditedManifest_IsRefusedWhereNothingProvesIt) {
+  EXPECT_TRUE(seal_bundle(folder_.path(), {{"version", kManifestVersion}, {"seed", 1}, {"flops", 0.1}}).ok());
+  EXPECT_TRUE(opened().ok()) << opened();
+  Json edited = Json::parse(TempFolder::read(folder_ / kManifestName));
+  edited["seed"] = 2;
+  folder_.write(kManifestName, edited.dump(2) + "\n");
+  EXPECT_THAT(refused(), HasSubstr("manifest.json' is not as it was written"));
+  auto files = BundleFiles::open_unproved(folder_.path());
+  ASSERT_TRUE(files.ok());
+  Json paper = {{"version", kCertificateVersion}, {"root", (*files)->root()}};
+  paper["sha256"] = sha256_hex(as_byte_span(paper.dump(2)));
+  folder_.write(kCertificateName, paper.dump(2) + "\n");
+  EXPECT_TRUE(opened().ok()) << opened();
+}
+
 TEST_F(BundleFilesTest, ACertificate_IsOfItsBundle) {
   const std::string root = (*BundleFiles::open(folder_.path()))->root();
   EXPECT_THAT(refused({.certificate = true}), HasSubstr("certificate.json"));
