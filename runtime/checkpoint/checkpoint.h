@@ -114,6 +114,15 @@ class Checkpointer {
   absl::Status finish_archive();
   // Makes a checkpoint of the folder appear there that the archive has.
   absl::Status bring(const std::string& path);
+  // The step of a checkpoint of this run's folder.
+  std::optional<int64_t> step_of_folder(const std::string& path) const;
+  // Collective: puts the archive's copy in the place of a damaged checkpoint of the folder; false where it has none.
+  absl::StatusOr<bool> bring_anew(const std::string& path);
+  // Collective: whether a checkpoint did not load because some rank's files are damaged or missing; it is warned of.
+  absl::StatusOr<bool> is_damaged(const absl::Status& loaded) const;
+  // Collective, with folders of their own: what goes on from `step` (-1: from the start) while a folder holds newer
+  // ones says so, and does not begin anew.
+  absl::Status look_elsewhere(int64_t step) const;
   void archive(int64_t step);
   void judge(int64_t step, CheckpointVerdict verdict, const std::string& why);
   void prune() const;

@@ -31,6 +31,13 @@ constexpr const char* kCopied = ".copied";
 
 std::string name_of(CheckpointVerdict verdict) { return verdict == CheckpointVerdict::kGood ? "good" : "bad"; }
 
+// Of a checkpoint. Whoever may write into the place may put anything there, "../" in its name, too.
+bool is_part(const std::string& file) {
+  const bool boxes = file.starts_with("boxes-") && file.ends_with(".safetensors") && file.find('/') == file.npos;
+  return boxes || file == kCheckpointManifest || file == kCheckpointStates ||
+         file == name_of(CheckpointVerdict::kGood) || file == name_of(CheckpointVerdict::kBad);
+}
+
 struct Archived {
   bool complete = false, good = false, bad = false;
   std::vector<ObjectInfo> objects;
@@ -86,7 +93,13 @@ absl::StatusOr<std::vector<int64_t>> CheckpointArchive::list() {
   return steps;
 }
 
-absl::Status CheckpointArchive::fetch(int64_t step) {
+absl::StatusOr<bool> CheckpointArchive::has(int64_t step) {
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> objects, store_->list(checkpoint_name(step) + "/"));
+  const auto steps = by_step(objects);
+  return !steps.empty() && steps.begin()->second.complete;
+}
+
+absl::Status CheckpointArchive::fetch(int64_t step, bool anew) {
   const std::string to = cat(options_.folder, "/", checkpoint_name(step)), lock = options_.folder + "/.fetch";
   const int fd = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) return file_error("write into the checkpoint folder", options_.folder, errno);
@@ -94,7 +107,7 @@ absl::Status CheckpointArchive::fetch(int64_t step) {
   }
   std::error_code ignored;
   const absl::Status status =
-      fs::exists(cat(to, "/", kCheckpointManifest), ignored) ? absl::OkStatus() : fetch_files(step);
+      !anew && fs::exists(cat(to, "/", kCheckpointManifest), ignored) ? absl::OkStatus() : fetch_files(step);
   ::close(fd);
   return status;
 }
@@ -108,10 +121,10 @@ absl::Status CheckpointArchive::fetch_files(int64_t step) {
   fs::create_directories(from, error);
   if (error) return file_error("make the folder", from, error.value());
   for (const ObjectInfo& o : objects) {
-    if (!o.name.ends_with(kCopied))
-      PARTITA_RETURN_IF_ERROR(fetch_object(*store_, o, cat(from, "/", o.name.substr(name.size() + 1))));
+    const std::string file = o.name.substr(name.size() + 1);
+    if (is_part(file)) PARTITA_RETURN_IF_ERROR(fetch_object(*store_, o, cat(from, "/", file)));
   }
-  fs::remove_all(to, error);  // what is there has no manifest
+  fs::remove_all(to, error);  // what is there has no manifest, or is damaged
   fs::rename(from, to, error);
   if (error) return file_error("rename the fetched checkpoint to", to, error.value());
   return absl::OkStatus();

@@ -41,7 +41,10 @@ class CheckpointArchive {
   // Steps of the complete checkpoints there that are not bad, rising.
   absl::StatusOr<std::vector<int64_t>> list();
   // Makes the checkpoint appear in the folder, if it is not there: of the ranks that see one folder, one fetches.
-  absl::Status fetch(int64_t step);
+  // With `anew` it takes the place of one that is.
+  absl::Status fetch(int64_t step, bool anew = false);
+  // Whether it is complete there.
+  absl::StatusOr<bool> has(int64_t step);
 
   // Whether no checkpoint is being copied.
   bool idle() const;

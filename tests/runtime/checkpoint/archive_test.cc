@@ -71,6 +71,24 @@ TEST(CheckpointArchive, ABucket_ComesBack) {
   check_comes_back("s3://bucket/run", server.environment());
 }
 
+TEST(CheckpointArchive, ItsCopyTakesThePlaceOfADamagedOne) {
+  const TempFolder here, place;
+  CheckpointOptions options{.folder = here.path(), .to = place.path()};
+  ASSERT_TRUE(save(holder(layouts()[3]), options, {1, 2}, 1).ok());
+  const std::string states = "step-000000000002/states.safetensors";
+  here.write(states, TempFolder::read(here / states).substr(0, 100));
+  place.write("step-000000000002/.hidden", "of another program");
+  options.resume = "auto";
+  auto different = load(holder(layouts()[4]), options, 3);  // of step 2
+  ASSERT_TRUE(different.ok()) << different.status();
+  EXPECT_EQ(*different, 0);
+  // Where both are damaged, the one before.
+  for (const TempFolder* folder : {&here, &place}) folder->write(states, "torn");
+  different = load(holder(layouts()[4]), options, 2);
+  ASSERT_TRUE(different.ok()) << different.status();
+  EXPECT_EQ(*different, 0);
+}
+
 // What later steps have shown of a checkpoint goes along.
 TEST(CheckpointArchive, ABadOne_IsPassedOver) {
   const TempFolder here, other, place;

@@ -23,6 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -246,6 +248,41 @@ TEST(Checkpoint, HostsWithFoldersOfTheirOwn_KeepWhatTheFirstOneDoes) {
     EXPECT_EQ(s.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(s.message()), HasSubstr("already holds checkpoints, up to step 5"));
   }
+}
+
+// What every host's disk says when it goes on: the step, or why not.
+std::vector<std::string> resume_on_two_hosts(const std::string& first, const std::string& second) {
+  std::vector<std::string> all(4);
+  on_ranks(holder(layouts()[3]), [&](const Executor& executor, Communicator* communicator) -> absl::Status {
+    const int rank = communicator->rank();
+    auto c = Checkpointer::open({.folder = rank < 2 ? first : second, .resume = "auto"}, executor, communicator);
+    if (!c.ok()) return c.status();
+    auto from = (*c)->resume();
+    std::string& said = all[static_cast<size_t>(rank)];
+    if (!from.ok()) return said = std::string(from.status().message()), from.status();
+    const int64_t step = from->has_value() ? (*from)->step : 0;
+    said = cat(step, differences(executor, static_cast<uint64_t>(step)) == 0 ? "" : " with other states");
+    return absl::OkStatus();
+  }).IgnoreError();
+  return all;
+}
+
+TEST(Checkpoint, OneThatAHostLacks_GivesWayToTheNewestThatAllHave) {
+  const TempFolder first, second, other;
+  save_on_two_hosts(first.path(), second.path(), {1, 2}, [](auto&, int, int64_t) { return absl::OkStatus(); });
+  fs::rename(second / "step-000000000002", other / "aside");
+  ::testing::internal::CaptureStderr();
+  EXPECT_THAT(resume_on_two_hosts(first.path(), second.path()), Each("1"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("step-000000000002/manifest.json"));
+  fs::rename(other / "aside", second / "step-000000000002");
+  fs::remove_all(first / "step-000000000002");
+  ::testing::internal::CaptureStderr();
+  EXPECT_THAT(resume_on_two_hosts(first.path(), second.path()), Each("1"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("of rank 2 holds a checkpoint of step 2, which other ranks lack; the run goes on from step 1"));
+  // A host that is new has none: nothing begins anew without a word.
+  EXPECT_THAT(resume_on_two_hosts(TempFolder().path(), second.path()), Contains(HasSubstr("would begin anew")));
+  EXPECT_THAT(resume_on_two_hosts(first.path(), TempFolder().path()), Contains(HasSubstr("manifest.json")));
 }
 
 TEST(Checkpoint, APartThatCannotBeWritten_IsToldByTheFirstRankAndEndsAllAlike) {
