@@ -8,7 +8,9 @@
 #include <string>
 #include <system_error>
 
+#include "base/cat.h"
 #include "base/exit_code.h"
+#include "base/quote.h"
 
 namespace partita {
 namespace {
@@ -19,7 +21,20 @@ namespace {
   stop_with_fault(std::string(status.message()), absl::IsResourceExhausted(status));
 }
 
+[[noreturn]] void end_with(const LostFile& file) {
+  std::fprintf(stderr, "partita: %s\n", std::string(lost_file_error(file).message()).c_str());
+  std::fflush(stderr);
+  std::_Exit(static_cast<int>(ExitCode::kUsage));
+}
+
 }  // namespace
+
+absl::Status lost_file_error(const LostFile& file) {
+  return absl::DataLossError(cat(quote(file.path, 1000), " cannot be read any more at byte ", file.at, " of the ",
+                                 file.bytes,
+                                 " that it had when it was opened: it was truncated meanwhile, or its disk "
+                                 "failed; let nobody write into files that a run reads"));
+}
 
 absl::Status status_of_exception() {
   try {
@@ -41,6 +56,7 @@ absl::Status status_of_exception() {
 void exit_on_uncaught() {
   std::set_terminate(uncaught);
   ::signal(SIGXFSZ, SIG_IGN);
+  end_on_lost_files(end_with);
 }
 
 void stop_with_fault(std::string_view message, bool out_of_resources) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "base/host/lost_file.h"
 
 namespace partita {
 
@@ -11,9 +12,12 @@ namespace partita {
 // its words.
 absl::Status status_of_exception();
 
+// DataLoss, naming the file.
+absl::Status lost_file_error(const LostFile& file);
+
 // From here on an exception that nobody catches (of any thread, or out of a destructor) ends the process as
-// stop_with_fault does, and a write past the limit on a file's size is an error as on a full disk. For the start of
-// main.
+// stop_with_fault does, and a write past the limit on a file's size is an error as on a full disk; a file that
+// is truncated while it is read is told (lost_file_error(), code 2). For the start of main.
 void exit_on_uncaught();
 
 // One line on standard error, then the process ends at once: code 3 where memory or threads ran out, else 1.

@@ -11,9 +11,19 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "base/host/lost_file.h"
 #include "base/quote.h"
 
 namespace partita {
+namespace {
+
+// Forgotten first: the same addresses may be another file's at once.
+void unmap(const std::byte* data, size_t size) {
+  forget_mapping(data);
+  ::munmap(const_cast<std::byte*>(data), size);
+}
+
+}  // namespace
 
 absl::Status file_error(std::string_view action, std::string_view path, int error_number) {
   const std::string message =
@@ -57,6 +67,7 @@ absl::StatusOr<MappedFile> MappedFile::map(int descriptor, const std::string& pa
   if (data == MAP_FAILED) return file_error("map", path, errno);
   file.data_ = static_cast<const std::byte*>(data);
   file.size_ = static_cast<size_t>(info.st_size);
+  remember_mapping(file.data_, file.size_, path);
   return file;
 }
 
@@ -65,7 +76,7 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this != &other) {
-    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+    if (data_ != nullptr) unmap(data_, size_);
     path_ = std::move(other.path_);
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
@@ -74,7 +85,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ != nullptr) unmap(data_, size_);
 }
 
 void MappedFile::expect_random_access() const {

@@ -90,6 +90,12 @@ absl::Status open_record(const RunFlags& flags, Rank& rank) {
   rank.watch = std::make_unique<RankWatch>(*rank.recorder, said, [&rank](const absl::Status& why) {
     ::_exit(tell_end(why, rank.launch, *rank.watch, rank.console));
   });
+  // Its record says so, too, to those who look for the cause.
+  static Rank* reader = nullptr;
+  reader = &rank;
+  end_on_lost_files([](const LostFile& file) {
+    ::_exit(tell_end(lost_file_error(file), reader->launch, *reader->watch, reader->console));
+  });
   // A rank that was started by hand may outlive its shell.
   if (launch.kind == LaunchKind::kOpenMpi || launch.job_id.starts_with("torchrun ")) rank.watch->end_with_parent();
   return absl::OkStatus();

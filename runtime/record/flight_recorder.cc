@@ -17,6 +17,7 @@
 #include <random>
 
 #include "base/cat.h"
+#include "base/host/lost_file.h"
 #include "base/mapped_file.h"
 #include "base/status.h"
 #include "runtime/program/program_check.h"
@@ -91,7 +92,8 @@ void note_end(FlightHeader& header, FlightEnd how, int code, std::string_view me
 constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 struct sigaction after[std::size(kCrashes)];
 
-void on_crash(int signal) {
+void on_crash(int signal, siginfo_t* info, void*) {
+  if (signal == SIGBUS) end_if_lost_file(*info);  // it tells why itself
   FlightHeader* header = own_record != nullptr ? own_record : any_record.load();
   if (header != nullptr) note_end(*header, FlightEnd::kSignal, signal, "");
   ::sigaction(signal, &after[std::find(std::begin(kCrashes), std::end(kCrashes), signal) - kCrashes], nullptr);
@@ -324,9 +326,9 @@ void FlightRecorder::adopt_thread() {
   for (size_t k = 0; k < std::size(kCrashes); ++k) {
     struct sigaction now {
     }, ours{};
-    ours.sa_handler = on_crash;
-    ours.sa_flags = SA_ONSTACK;
-    if (::sigaction(kCrashes[k], nullptr, &now) != 0 || now.sa_handler == on_crash) continue;
+    ours.sa_sigaction = on_crash;
+    ours.sa_flags = SA_ONSTACK | SA_SIGINFO;
+    if (::sigaction(kCrashes[k], nullptr, &now) != 0 || now.sa_sigaction == on_crash) continue;
     after[k] = now;
     ::sigaction(kCrashes[k], &ours, nullptr);
   }
