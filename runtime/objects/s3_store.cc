@@ -93,15 +93,22 @@ class S3Store : public ObjectStore {
                                     "encoding-type=url&list-type=2&prefix=", percent_encode(prefix_ + prefix));
       PARTITA_ASSIGN_OR_RETURN(const HttpReply reply,
                                ask({.url = cat(bucket_url_, "/?", query), .body = {}}, cat("list ", place_)));
+      // Any other page with code 200, as a proxy's, would be a place without a checkpoint.
+      if (reply.body.find("<ListBucketResult") == reply.body.npos ||
+          reply.body.find("</ListBucketResult>") == reply.body.npos)
+        return not_understood(reply, "no whole ListBucketResult");
       size_t at = 0;
       while (const auto entry = element(reply.body, "Contents", at)) {
         ObjectInfo info{percent_decode(element(*entry, "Key"))};
         if (!info.name.starts_with(prefix_) || !absl::SimpleAtoi(element(*entry, "Size"), &info.bytes))
-          return absl::InternalError(cat("listing ", place_, ": the server's answer is not understood"));
+          return not_understood(reply, "an entry without a size, or of another prefix");
         info.name.erase(0, prefix_.size());
         found.push_back(std::move(info));
       }
-      next = element(reply.body, "IsTruncated") == "true" ? element(reply.body, "NextContinuationToken") : "";
+      const bool more = element(reply.body, "IsTruncated") == "true";
+      const std::string token = more ? element(reply.body, "NextContinuationToken") : "";
+      if (more && (token.empty() || token == next)) return not_understood(reply, "a part without a way to the next");
+      next = token;
     } while (!next.empty());
     std::sort(found.begin(), found.end(), [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
     return found;
@@ -131,6 +138,11 @@ class S3Store : public ObjectStore {
  private:
   std::string url_of(const std::string& name) const {
     return cat(bucket_url_, "/", percent_encode(prefix_ + name, "/"));
+  }
+  absl::Status not_understood(const HttpReply& reply, std::string_view found) const {
+    return absl::InvalidArgumentError(cat("cannot list ", place_, ": expected the listing of an S3 bucket, found ",
+                                          found, " in an answer that begins with ", quote(reply.body.substr(0, 60)),
+                                          "; look at AWS_ENDPOINT_URL and at proxies on the way"));
   }
   std::string what(const char* verb, const std::string& name) const { return cat(verb, " ", place_, "/", name); }
 

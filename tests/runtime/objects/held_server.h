@@ -1,4 +1,5 @@
-// A server of S3's protocol that takes what is written and says nothing of it until it is let go.
+// A server of S3's protocol that takes what is written and says nothing of it until it is let go; and lists what it is
+// told to.
 #pragma once
 
 #include <arpa/inet.h>
@@ -21,7 +22,8 @@ namespace partita::runtime {
 
 class HeldServer {
  public:
-  HeldServer() : listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit HeldServer(std::string listing = "<ListBucketResult></ListBucketResult>")
+      : listing_(std::move(listing)), listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -54,21 +56,22 @@ class HeldServer {
       text.append(buffer, static_cast<size_t>(n));
       const size_t head = text.find("\r\n\r\n"), length = text.find("Content-Length: ");
       if (head == text.npos) continue;
-      size_t body = 0;
+      size_t bytes = 0;
       if (length < head) {
         const size_t at = length + 16;
-        EXPECT_TRUE(absl::SimpleAtoi(text.substr(at, text.find('\r', at) - at), &body));
+        EXPECT_TRUE(absl::SimpleAtoi(text.substr(at, text.find('\r', at) - at), &bytes));
       }
-      if (text.size() < head + 4 + body) continue;
+      if (text.size() < head + 4 + bytes) continue;
       while (text.starts_with("PUT") && held_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      const std::string empty = text.starts_with("GET") ? "<ListBucketResult></ListBucketResult>" : "";
-      const std::string reply = cat("HTTP/1.1 200 OK\r\nContent-Length: ", empty.size(), "\r\n\r\n", empty);
+      const std::string body = text.starts_with("GET") ? listing_ : "";
+      const std::string reply = cat("HTTP/1.1 200 OK\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
       EXPECT_EQ(::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL), static_cast<ssize_t>(reply.size()));
       text.clear();
     }
     ::close(fd);
   }
 
+  const std::string listing_;
   const int listener_;
   int port_ = 0;
   std::atomic<bool> held_ = true;

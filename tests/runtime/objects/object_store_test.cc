@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/objects/s3_settings.h"
+#include "tests/runtime/objects/held_server.h"
 #include "tests/runtime/objects/s3_server.h"
 #include "tests/support/temp_folder.h"
 
@@ -97,6 +98,23 @@ TEST(ObjectStore, AServerThatIsGone) {
   EXPECT_EQ((*store)->put("x", counting(3)).code(), absl::StatusCode::kCancelled);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
   soon.join();
+}
+
+// Else a run would begin anew where a proxy's page or a half answer stands for an empty bucket.
+TEST(ObjectStore, WhatIsNoListing_IsNotAnEmptyBucket) {
+  const std::string entry = "<Contents><Key>a</Key><Size>1</Size></Contents>", more = "<IsTruncated>true</IsTruncated>";
+  for (const std::string& answer :
+       {std::string("<html>Please log in</html>"), std::string(), cat("<ListBucketResult>", entry),
+        cat("<ListBucketResult>", entry, more, "</ListBucketResult>"),
+        cat("<ListBucketResult>", more, "<NextContinuationToken>t</NextContinuationToken></ListBucketResult>")}) {
+    SCOPED_TRACE(answer);
+    HeldServer server(answer);
+    auto store = open_object_store("s3://bucket", server.environment(), nullptr);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const absl::Status refused = (*store)->list("").status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("expected the listing of an S3 bucket"));
+  }
 }
 
 // The environment comes before the files, and a file's section before its others.
