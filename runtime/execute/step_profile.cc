@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "runtime/program/placement.h"
 #include "runtime/program/program_check.h"
 
 namespace partita::runtime {
@@ -125,8 +126,10 @@ std::string StepProfile::chrome_trace() const {
                      {"dur", static_cast<double>(event.duration_ns) / 1e3},
                      {"args", std::move(args)}});
   }
-  return nlohmann::json{{"traceEvents", std::move(trace)}, {"displayTimeUnit", "ms"}}.dump(
-      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  nlohmann::json run = {
+      {"model", program_.model}, {"ranks", mesh_size(program_.mesh)}, {"samples_per_step", program_.samples_per_step}};
+  return nlohmann::json{{"traceEvents", std::move(trace)}, {"displayTimeUnit", "ms"}, {"otherData", std::move(run)}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace partita::runtime

@@ -27,7 +27,8 @@ class StepProfile {
   // Two tables: share of time by kind of step (communication in waits is what was not hidden), and the hottest steps
   // with their ONNX origins.
   std::string table(size_t hottest = 25) const;
-  // Chrome's trace event format: one process per rank; opens in Perfetto.
+  // Chrome's trace event format: one process per rank; opens in Perfetto. "otherData" says the run's model, ranks and
+  // samples of a step.
   std::string chrome_trace() const;
 
  private:

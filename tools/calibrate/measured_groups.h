@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "partitioner/layout/layout.h"
-#include "partitioner/planner/cluster/cluster.h"
+#include "partitioner/planner/space/problem.h"
 #include "tools/calibrate/measured_run.h"
 
 namespace partita {
@@ -20,9 +20,10 @@ struct MeasuredGroup {
   int64_t slowest_rank() const { return first_rank + static_cast<int64_t>(measured.slowest); }
 };
 
-// One for each group of the cluster, from rank 0's trace and those beside it. NotFound where a group's first rank has
-// left none.
-absl::StatusOr<std::vector<MeasuredGroup>> read_measured_groups(const std::string& path, const Cluster& cluster,
+// One for each group of the problem's cluster, from rank 0's trace and those beside it. NotFound where a group's first
+// rank has left none, InvalidArgument where the trace is of other ranks than the layout's or of other samples a step
+// than the problem's.
+absl::StatusOr<std::vector<MeasuredGroup>> read_measured_groups(const std::string& path, const Problem& problem,
                                                                 const Layout& ran);
 
 // "fast: ranks 0 to 1, stage 0"

@@ -62,7 +62,10 @@ absl::StatusOr<MeasuredRun> read_measured_run(std::string_view text, const std::
   std::map<int64_t, Seen> seen;
   std::vector<double> begins, busy;  // of the training steps
   bool updating = true;
+  MeasuredRun run;
   try {
+    if (const auto said = trace.find("otherData"); said != trace.end())
+      run.ranks = said->value("ranks", int64_t{0}), run.samples_per_step = said->value("samples_per_step", int64_t{0});
     for (const nlohmann::json& e : trace["traceEvents"]) {
       if (e.at("ph") != "X") continue;
       const nlohmann::json& args = e.at("args");
@@ -87,7 +90,6 @@ absl::StatusOr<MeasuredRun> read_measured_run(std::string_view text, const std::
   // The last training step may be cut off, the first prepares kernels.
   if (begins.size() < kFewestSteps + 1) return refuse(cat(begins.size(), " training steps"));
   size_t last = begins.size() - 1;
-  MeasuredRun run;
   run.training_steps = static_cast<double>(last - 1);
   std::vector<double> steps, gaps;
   for (size_t k = 1; k < last; ++k) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,7 @@ struct MeasuredRun {
   double step_seconds = 0;  // from the first event of a training step to that of the next: the lower quartile
   double gap_seconds = 0;   // of it, between the events
   double training_steps = 0;
+  int64_t ranks = 0, samples_per_step = 0;  // of the whole run; 0: the trace does not say
   // By class: the lower quartile over the training steps of what its steps took together. More than the sum over
   // `steps` where ranks wait for cores: then a few of them are interrupted in every training step, and mostly others.
   std::array<double, kWorkClasses> class_seconds = {};

@@ -148,7 +148,7 @@ absl::StatusOr<SearchResult> refine_problem(const Flags& flags, Planning& p, con
     PARTITA_ASSIGN_OR_RETURN(ran, planned_layout(p, plan));
     PARTITA_RETURN_IF_ERROR(check_ran(flags, p, plan, ran));
   }
-  PARTITA_ASSIGN_OR_RETURN(std::vector<MeasuredGroup> groups, read_measured_groups(flags.refine, p.cluster, ran));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<MeasuredGroup> groups, read_measured_groups(flags.refine, p.problem, ran));
   const MeasuredRun& measured = groups[0].measured.run;
   double before = CostModel(p.problem).predict(ran, true).step_seconds;
   Refined refined = refine(p.problem, ran, groups);

@@ -47,7 +47,7 @@ absl::Status add_planned_again(const Flags& flags, const Plan& plan, nlohmann::j
   if (flags.what_if) data["what_if"] = what_if_json(what_if(p->problem, p->options));
   if (flags.trace.empty()) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(Layout layout, planned_layout(*p, plan));
-  PARTITA_ASSIGN_OR_RETURN(std::vector<MeasuredGroup> groups, read_measured_groups(flags.trace, p->cluster, layout));
+  PARTITA_ASSIGN_OR_RETURN(std::vector<MeasuredGroup> groups, read_measured_groups(flags.trace, p->problem, layout));
   data["measured"] = measured_json(p->problem, layout, groups, flags.trace);
   return absl::OkStatus();
 }

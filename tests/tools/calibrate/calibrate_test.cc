@@ -267,6 +267,11 @@ TEST(Refine, AMeasuredRunCorrectsThePlan) {
       run_command(plan + " --batch-size 64 --refine " + (out / "trace.json") + " --ran " + (out / "plan.json"));
   EXPECT_EQ(other.code, 2) << other.text;
   EXPECT_THAT(other.text, HasSubstr("is a plan of another batch"));
+  out.write("one.yaml", "nodes: 1\ndevices_per_node: 1\ndevice: cpu\n");
+  const Outcome others = run_command(partita_program() + " plan " + flags + "--cluster " + (out / "one.yaml") +
+                                     " --refine " + (out / "trace.json"));
+  EXPECT_EQ(others.code, 2) << others.text;
+  EXPECT_THAT(others.text, HasSubstr("the trace of a run of 2 ranks, where the plan has 1"));
   out.write("none.json", "{}");
   Outcome refused = run_command(plan + " --refine " + (out / "none.json"));
   EXPECT_EQ(refused.code, 2) << refused.text;
