@@ -41,6 +41,8 @@ std::vector<Piece> one_axis_each(const std::vector<Piece>& pieces, const Mesh& m
   return out;
 }
 
+bool are_joint(int axis, int next) { return axis < next; }
+
 // An axis of an outer piece splits it evenly only if its extent divides it.
 bool divides(const std::vector<Piece>& pieces, const Mesh& mesh) {
   for (const Piece& p : pieces) {
@@ -86,12 +88,6 @@ Sharding narrowed(const Sharding& from, const Sharding& to, const Mesh& mesh) {
   }
   return normalized(std::move(out));
 }
-
-namespace {
-
-bool are_joint(int axis, int next) { return axis < next; }
-
-}  // namespace
 
 Attrs Resharder::group(const std::vector<int>& axes) const {
   return {{"axes", std::vector<int64_t>(axes.begin(), axes.end())}, {"parts", mesh_.ways(axes)}};

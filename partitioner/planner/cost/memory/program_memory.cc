@@ -83,11 +83,12 @@ double score_bytes(const UnitWork& u, const Layout& l) {
 // Elements of a sample's keys and values that other ranks of the context axis have sent and backward reads, beside the
 // rank's own: kept where what reads them is not computed again.
 double others_keys(const UnitWork& u, const Layout& l, RecomputeMode mode) {
+  if (l.context == 1) return 0;
+  const Share share = share_on_rank(l);
   double elements = 0;
   for (const AttentionWork& a : u.attention) {
     if (((a.again | a.operands_again) & mode_bit(mode)) != 0) continue;
-    elements += 2 * a.key_heads / a.ranks(static_cast<double>(l.tensor)) * a.keys * a.head_size * a.count *
-                (keys_on_rank(a, share_on_rank(l)) - 1);
+    elements += 2 * a.key_heads / a.ranks(share.tensor) * a.keys * a.head_size * a.count * (keys_on_rank(a, share) - 1);
   }
   return elements;
 }
@@ -102,9 +103,8 @@ double kept_bytes(const UnitWork& u, const Problem& problem, const Layout& l, Re
   TensorParts parts = u.kept[known];
   const TensorParts& rows = u.rows_kept[known];
   for (size_t k = 0; k < parts.size(); ++k) parts[k] += rows[k] * static_cast<double>(l.expert - 1);
-  const double elements = l.context > 1 ? others_keys(u, l, mode) : 0;
   return (here(parts, u, l) + u.heads_bytes * u.share_beyond(static_cast<double>(l.tensor)) +
-          elements * problem.options.element_bytes()) *
+          others_keys(u, l, mode) * problem.options.element_bytes()) *
          samples;
 }
 
