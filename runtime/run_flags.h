@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
 #include "runtime/metrics/metrics.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 
 namespace CLI {
 class App;

@@ -11,7 +11,7 @@
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/bundle_plans.h"
 #include "runtime/program/placement.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 
 namespace partita::runtime {
 

@@ -108,7 +108,68 @@ std::vector<Exchange> NodeSplitter::exchange(const NodeUse& use, const std::vect
     }
     out.push_back({axis, std::move(factors)});
   }
+  if (use.node.op->work != WorkKind::kAttention) return out;
+  for (int axis = 0; axis < static_cast<int>(mesh_.axes.size()); ++axis) {
+    const bool done = std::any_of(out.begin(), out.end(), [&](const Exchange& e) { return e.axis == axis; });
+    if (!done && !mesh_.is_apart(axis)) exchange_for_less(use, layouts, axis, split, out);
+  }
   return out;
+}
+
+// Attention over all keys goes through with positions of queries split: what lies split by keys is gathered, and their
+// gradients are scattered. Over more ranks than queries have bytes to keys', heads there and back are fewer bytes.
+void NodeSplitter::exchange_for_less(const NodeUse& use, const std::vector<OperandLayouts>& layouts, int axis,
+                                     FactorSplit& split, std::vector<Exchange>& out) const {
+  const auto at = std::find_if(split.axes.begin(), split.axes.end(), [&](const auto& axes) { return has(axes, axis); });
+  if (at == split.axes.end()) return;
+  const int positions = static_cast<int>(at - split.axes.begin());
+  std::set<int> lies{positions};
+  std::set<size_t> operands;
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    const FormulaOperand& operand = use.formula.inputs[k];
+    for (const auto& places : {proposals(use.formula, operand, use.shardings[k], mesh_),
+                               split_whole_factors(use.formula, operand, use.shardings[k], mesh_)}) {
+      for (const auto& [factor, axes] : places) {
+        if (has(axes, axis)) lies.insert(factor), operands.insert(k);
+      }
+    }
+  }
+  if (lies.size() == 1) return;
+  FactorSplit without = split;
+  std::erase(without.axes[positions], axis);
+  const int heads = cheapest_factor(use, layouts, without, axis, operands);
+  if (heads < 0 || lies.count(heads) > 0) return;
+  if (bytes_exchanged(use, layouts, lies, axis, heads) >= bytes_exchanged(use, layouts, lies, axis, positions)) return;
+  split = std::move(without);
+  split.axes[heads].push_back(axis);
+  out.push_back({axis, std::move(lies)});
+}
+
+// Bytes that reach a rank where the axis, which operands have on the factors `lies`, splits `factor`; results go back
+// to where the operands lie.
+int64_t NodeSplitter::bytes_exchanged(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
+                                      const std::set<int>& lies, int axis, int factor) const {
+  const int64_t ways = mesh_.axes[axis].size;
+  int64_t bytes = 0;
+  for (size_t k = 0; k < use.present.size(); ++k) {
+    const FormulaOperand& operand = use.formula.inputs[k];
+    const bool has_it = has_factor(operand, factor);
+    const bool at_hand = std::any_of(layouts[k].ways.begin(), layouts[k].ways.end(), [&](const Sharding& way) {
+      if (!way.is_split_by(axis)) return true;  // a slice is free
+      const auto there = proposals(use.formula, operand, way, mesh_);
+      return std::any_of(there.begin(), there.end(),
+                         [&](const auto& place) { return place.first == factor && has(place.second, axis); });
+    });
+    if (!at_hand) bytes += layouts[k].bytes / (has_it ? ways : 1);
+  }
+  for (size_t k = 0; k < use.node.outputs.size(); ++k) {
+    const FormulaOperand& operand = use.formula.outputs[k];
+    const bool stays = lies.count(factor) > 0 && has_factor(operand, factor);
+    const bool moves = std::any_of(lies.begin(), lies.end(), [&](int f) { return has_factor(operand, f); });
+    if (!stays && moves)
+      bytes += byte_size(graph_.type(use.node.outputs[k])) / (has_factor(operand, factor) ? ways : 1);
+  }
+  return bytes;
 }
 
 // Rows of samples that lie along an axis are all needed where some are looked up (tokens for the places of experts):

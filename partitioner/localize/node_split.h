@@ -21,7 +21,7 @@ struct NodeUse {
   std::vector<Sharding> shardings;  // of the present inputs, as they are now
 };
 
-// An axis that operands have on factors which their op keeps whole, and that splits another of its factors instead.
+// An axis that operands have on some factors, which the op keeps whole, and that splits another of its factors instead.
 struct Exchange {
   int axis;
   std::set<int> whole;
@@ -66,6 +66,10 @@ class NodeSplitter {
   bool exchange_back(const NodeUse& use, const std::vector<Exchange>& exchanges, size_t output, Home& home) const;
   std::vector<Exchange> exchange(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
                                  FactorSplit& split) const;
+  void exchange_for_less(const NodeUse& use, const std::vector<OperandLayouts>& layouts, int axis, FactorSplit& split,
+                         std::vector<Exchange>& out) const;
+  int64_t bytes_exchanged(const NodeUse& use, const std::vector<OperandLayouts>& layouts, const std::set<int>& lies,
+                          int axis, int factor) const;
   void share_lookups(const NodeUse& use, FactorSplit& split) const;
   int cheapest_factor(const NodeUse& use, const std::vector<OperandLayouts>& layouts, const FactorSplit& split,
                       int axis, const std::set<size_t>& operands) const;

@@ -36,14 +36,17 @@ std::string progress_bar(int64_t done, int64_t total) {
   return fmt::format("{} {:3.0f} %", bar, 100 * share);
 }
 
+// A NaN whose sign, which says nothing, is not shown.
+double shown(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
 // Parts of a line, each field with the two spaces in front of it but for the first.
 std::string progress(const StepMetrics& m, int64_t total_steps) {
   std::string line = fmt::format("step {}", m.step + 1);
   if (total_steps > 0) append(line, "/", total_steps);
-  if (m.loss) append(line, fmt::format("  loss {:.4f}", *m.loss));
-  if (m.evaluation_loss) append(line, fmt::format("  eval {:.4f}", *m.evaluation_loss));
+  if (m.loss) append(line, fmt::format("  loss {:.4f}", shown(*m.loss)));
+  if (m.evaluation_loss) append(line, fmt::format("  eval {:.4f}", shown(*m.evaluation_loss)));
   for (const auto& [name, value] : m.named) {
-    if (value) append(line, fmt::format("  {} {:.4g}", name, *value));
+    if (value) append(line, fmt::format("  {} {:.4g}", name, shown(*value)));
   }
   return line;
 }
@@ -51,7 +54,7 @@ std::string progress(const StepMetrics& m, int64_t total_steps) {
 std::string update(const StepMetrics& m) {
   std::string line;
   if (m.lr) append(line, fmt::format("  lr {:.3g}", *m.lr));
-  if (m.grad_norm) append(line, fmt::format("  grad {:.3g}", *m.grad_norm));
+  if (m.grad_norm) append(line, fmt::format("  grad {:.3g}", shown(*m.grad_norm)));
   append(line, "  ", short_time(m.seconds));
   return line;
 }

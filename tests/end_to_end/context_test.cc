@@ -60,5 +60,35 @@ TEST(Context, HeadsThatItDoesNotDivideAreDividedByTwoAxesOrKeysAreGathered) {
   }
 }
 
+// Without a causal mask keys can be gathered: over two ranks in as many bytes as heads are exchanged, over four in
+// twice as many.
+TEST(Context, HeadsAreExchangedWhereThatSendsLessThanKeysGathered) {
+  TempFolder out;
+  ASSERT_EQ(
+      run_partita(cat("model bert --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 16 --with-weights --quiet -o ",
+                      out / "m.onnx"))
+          .code,
+      0);
+  const std::string recipe = out.write("train.yaml",
+                                       "loss: {kind: output, output: loss}\noptimizer: {kind: sgd, lr: 0.1}\n"
+                                       "batch: {global: 1}\ndata: {kind: synthetic}\n");
+  std::vector<double> alone;
+  for (int context : {1, 2, 4}) {
+    const std::string pins = cat(" --train ", recipe, " --ranks ", context, " --pin context=", context);
+    const Outcome compiled = run_partita(cat("compile ", out / "m.onnx", pins, " --quiet -o ", out / "bundle"));
+    ASSERT_EQ(compiled.code, 0) << compiled.text;
+    EXPECT_EQ(run_partita("verify " + (out / "bundle")).code, 0);
+    const std::string steps = run_partita("disassemble " + (out / "bundle")).text;
+    EXPECT_EQ(steps.find("all_to_all") != std::string::npos, context == 4) << context;
+    const Outcome run =
+        run_partita(cat("run ", out / "bundle", " --steps 3 --quiet --threads 1 --metrics ", out / "metrics.jsonl"));
+    ASSERT_EQ(run.code, 0) << run.text;
+    const std::vector<double> losses = read_losses(out / "metrics.jsonl");
+    if (context == 1) alone = losses;
+    ASSERT_EQ(losses.size(), 3u);
+    for (size_t k = 0; k < losses.size(); ++k) EXPECT_NEAR(losses[k], alone[k], 1e-5 * alone[k]) << context;
+  }
+}
+
 }  // namespace
 }  // namespace partita

@@ -141,6 +141,25 @@ TEST_F(Evaluation, StopsEarly_AndKeepsTheBest) {
   EXPECT_FALSE(std::isnan(dev[0].evaluation));
 }
 
+// A run that was told to stop within an evaluation leaves a checkpoint of that step without one.
+TEST_F(Evaluation, ThatAStoppedRunLeftOut_IsMadeUpFor) {
+  if (missing("mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
+  const std::string data = "data: {path: " + part("mlp", 0, 64) + "}}", folder = out_ / "checkpoints";
+  auto whole = train("mlp", "{every: 2, " + data, 4, "");
+  for (const char* ranks : {"", " --ranks 2 --like ddp"}) {
+    fs::remove_all(folder);
+    train("mlp", "{every: 100, " + data, 4, "--every 2 --checkpoint " + folder + ranks);
+    fs::remove_all(folder + "/" + runtime::checkpoint_name(4));
+    auto lines = train("mlp", "{every: 2, " + data, 4, "--resume --checkpoint " + folder + ranks);
+    ASSERT_EQ(lines.size(), 3u) << ranks;  // of steps 2 to 4, the first without its training
+    for (const auto& [step, line] : lines) {
+      EXPECT_NEAR(line.loss, whole[step].loss, 1e-5) << step << ranks;
+      if (step == 2) continue;
+      EXPECT_NEAR(line.evaluation, whole[step].evaluation, 1e-5) << step << ranks;
+    }
+  }
+}
+
 TEST_F(Evaluation, FindsALearningRate) {
   if (missing("mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   Outcome o = run_command(partita_program() + " train " + folder("mlp") + "/model.onnx --train " + folder("mlp") +

@@ -13,7 +13,7 @@
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
 #include "runtime/run_flags.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 #include "tools/flow/compile.h"
 #include "tools/flow/plan.h"
 #include "tools/flow/write_bundle.h"

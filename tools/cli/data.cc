@@ -10,7 +10,7 @@
 #include "runtime/execute/input_stage.h"
 #include "runtime/program/bundle_files.h"
 #include "runtime/program/bundle_names.h"
-#include "runtime/step_programs.h"
+#include "runtime/train/step_programs.h"
 #include "tools/cli/command.h"
 
 namespace partita {

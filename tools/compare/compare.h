@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/program/bundle_files.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 #include "tools/verify/bundle/bundle.h"
 
 namespace partita {

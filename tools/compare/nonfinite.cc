@@ -13,7 +13,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "runtime/divergence.h"
+#include "runtime/train/divergence.h"
 #include "tools/compare/describe_difference.h"
 #include "tools/compare/side.h"
 #include "tools/verify/steps/check_steps.h"

@@ -20,7 +20,7 @@
 #include "base/status.h"
 #include "base/temporary_folder.h"
 #include "runtime/files/safetensors.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 
 namespace partita {
 namespace {

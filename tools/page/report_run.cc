@@ -46,13 +46,18 @@ absl::StatusOr<std::map<int64_t, Step>> read_steps(const std::string& path) {
     if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer())
       return absl::InvalidArgumentError(
           cat(quote(path), ":", line, ": expected a step's numbers, as `train --metrics FILE.jsonl` writes them"));
-    steps[j["step"].get<int64_t>() + 1] = {number(j, "loss"),
-                                           number(j, "evaluation_loss"),
-                                           number(j, "lr"),
-                                           number(j, "grad_norm"),
-                                           number(j, "seconds"),
-                                           number(j, "tokens_per_second"),
-                                           number(j, "samples_per_second")};
+    Step& step = steps[j["step"].get<int64_t>() + 1];
+    auto take = [&](std::optional<double>& value, const char* key) {
+      if (const std::optional<double> told = number(j, key)) value = told;
+    };
+    take(step.loss, "loss");
+    take(step.evaluation, "evaluation_loss");
+    take(step.lr, "lr");
+    take(step.grad_norm, "grad_norm");
+    // A line without them is of an evaluation alone, which a run that went on had to make up for.
+    if (number(j, "seconds").value_or(0) > 0) take(step.seconds, "seconds");
+    take(step.tokens, "tokens_per_second");
+    take(step.samples, "samples_per_second");
     at = end + 1;
   }
   return steps;

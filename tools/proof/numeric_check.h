@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 #include "tools/verify/certificate.h"
 
 namespace partita {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 #include "tools/proof/run_outcome.h"
 #include "tools/verify/bundle/bundle.h"
 

@@ -127,9 +127,11 @@ std::array<int64_t, 3> instead_of_positions(const AttentionWork& attention, cons
 }  // namespace
 
 bool exchanges_heads(const AttentionWork& attention, const Share& share) {
-  if (attention.full_share >= 1) return false;
   const auto sizes = instead_of_positions(attention, share);
-  return cut_over(static_cast<int64_t>(share.context), {sizes.begin(), sizes.end()}).has_value();
+  const auto ranks = static_cast<int64_t>(share.context);
+  if (attention.full_share < 1) return cut_over(ranks, {sizes.begin(), sizes.end()}).has_value();
+  const double queries = attention.heads * attention.queries, keys = attention.key_heads * attention.keys;
+  return (sizes[0] % ranks == 0 || sizes[2] % ranks == 0) && queries + keys < share.context * keys;
 }
 
 double keys_on_rank(const AttentionWork& attention, const Share& share) {

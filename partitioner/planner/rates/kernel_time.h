@@ -44,8 +44,8 @@ UnitTime unit_time(const UnitWork& unit, const Workload& workload, const DeviceP
                    const ComputeOptions& options, const Share& share);
 
 // Whether ranks of the context axis have each a part of the heads (of the key heads, or also of the query heads of
-// each) or of the samples, under a causal mask. Else queries stay in parts, keys are gathered, and hidden pairs are
-// computed too.
+// each) or of the samples: under a causal mask wherever they can, over all keys where that sends less. Else queries
+// stay in parts, keys are gathered, and hidden pairs are computed too.
 bool exchanges_heads(const AttentionWork& attention, const Share& share);
 // How many times its own part of the keys a rank of the context axis reads at once: all of them where it exchanges
 // nothing, or where queries' heads alone are divided.

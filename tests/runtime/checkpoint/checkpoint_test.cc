@@ -13,7 +13,7 @@
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/files/npz.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 #include "tests/runtime/checkpoint/held_states.h"
 #include "tests/runtime/support/program_samples.h"
 #include "tests/support/temp_folder.h"

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "runtime/data/data_source.h"
 #include "runtime/files/npz.h"
-#include "runtime/step_programs.h"
+#include "runtime/train/step_programs.h"
 #include "tests/support/temp_folder.h"
 
 namespace partita::runtime {

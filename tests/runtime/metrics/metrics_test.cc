@@ -213,7 +213,7 @@ TEST(Console, LineHoldsWhatMatters) {
   StepMetrics m;
   m.seconds = 3700;
   m.skipped = true;
-  m.loss = std::nan("");
+  m.loss = -std::nan("");  // as a sum that overflowed has it
   EXPECT_EQ(console_line(m, 0), "step 1  loss nan  1:01:40  (update skipped)");
 }
 

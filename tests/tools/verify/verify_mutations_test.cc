@@ -11,7 +11,7 @@
 #include "base/cat.h"
 #include "base/status.h"
 #include "codegen/llvm/object_code.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 #include "tests/support/test_options.h"
 #include "tests/tools/support/verify_samples.h"
 #include "tests/tools/verify/verify_mutations.h"

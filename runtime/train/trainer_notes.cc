@@ -1,4 +1,4 @@
-#include "runtime/trainer_notes.h"
+#include "runtime/train/trainer_notes.h"
 
 #include <algorithm>
 #include <cmath>

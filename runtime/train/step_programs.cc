@@ -1,4 +1,4 @@
-#include "runtime/step_programs.h"
+#include "runtime/train/step_programs.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "runtime/divergence.h"
+#include "runtime/train/divergence.h"
 
 #include <cmath>
 #include <limits>

@@ -7,9 +7,9 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/data/order/skipped_samples.h"
-#include "runtime/evaluator.h"
-#include "runtime/step_programs.h"
-#include "runtime/trainer.h"
+#include "runtime/train/evaluator.h"
+#include "runtime/train/step_programs.h"
+#include "runtime/train/trainer.h"
 
 namespace partita::runtime {
 

@@ -10,7 +10,7 @@
 #include "runtime/execute/executor.h"
 #include "runtime/launch/rank_watch.h"
 #include "runtime/metrics/metrics.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 
 namespace partita::runtime {
 

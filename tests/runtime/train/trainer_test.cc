@@ -1,4 +1,4 @@
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 #include "nlohmann/json.hpp"
 
 #include <sys/wait.h>
@@ -20,7 +20,7 @@
 #include "runtime/program/bundle_names.h"
 #include "runtime/program/program_image.h"
 #include "runtime/run_flags.h"
-#include "runtime/trainer_notes.h"
+#include "runtime/train/trainer_notes.h"
 #include "tests/runtime/support/program_samples.h"
 #include "tests/support/temp_folder.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 
 #include <cstdio>
 #include <functional>
@@ -20,7 +20,7 @@
 #include "runtime/launch/rank_end.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
-#include "runtime/training_loop.h"
+#include "runtime/train/training_loop.h"
 #include "runtime/transports/collective_threads.h"
 
 namespace partita::runtime {

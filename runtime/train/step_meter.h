@@ -10,11 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/communicate/measured_communicator.h"
-#include "runtime/evaluator.h"
 #include "runtime/execute/executor.h"
 #include "runtime/metrics/metrics.h"
 #include "runtime/metrics/rank_times.h"
-#include "runtime/step_programs.h"
+#include "runtime/train/evaluator.h"
+#include "runtime/train/step_programs.h"
 
 namespace partita::runtime {
 
@@ -28,6 +28,8 @@ class StepMeter {
   // Around a step, what runs it having been chosen, on every rank; the second is a collective about once a second.
   void begin(const StepPrograms& programs);
   absl::StatusOr<StepMetrics> end(int64_t step, const StepPrograms& programs);
+  // Of a step that another run took: everything that is named, without a value.
+  StepMetrics unmeasured(int64_t step) const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -1,4 +1,4 @@
-#include "runtime/evaluator.h"
+#include "runtime/train/evaluator.h"
 
 #include <algorithm>
 #include <cstring>

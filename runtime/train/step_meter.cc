@@ -1,4 +1,4 @@
-#include "runtime/step_meter.h"
+#include "runtime/train/step_meter.h"
 
 #include <cstdio>
 #include <utility>
@@ -65,6 +65,13 @@ absl::StatusOr<StepMetrics> StepMeter::end(int64_t step, const StepPrograms& pro
   if (figures_.price_per_hour > 0) m.dollars = seconds_since(began_) / 3600 * figures_.price_per_hour;
   m.input_stall_seconds = inputs.stall_seconds() - stalled_;
   if (measured_ != nullptr) PARTITA_RETURN_IF_ERROR(add_waits(m));
+  return m;
+}
+
+StepMetrics StepMeter::unmeasured(int64_t step) const {
+  StepMetrics m;
+  m.step = step;
+  for (const NamedMetric& metric : named_) m.named.emplace_back(metric.metric.name, std::nullopt);
   return m;
 }
 

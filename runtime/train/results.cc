@@ -1,4 +1,4 @@
-#include "runtime/results.h"
+#include "runtime/train/results.h"
 
 #include <cstdio>
 #include <vector>

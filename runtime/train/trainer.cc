@@ -1,4 +1,4 @@
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 
 #include <algorithm>
 #include <chrono>
@@ -19,18 +19,17 @@
 #include "runtime/execute/input_stage.h"
 #include "runtime/program/placement.h"
 #include "runtime/program/sides.h"
-#include "runtime/results.h"
-#include "runtime/step_meter.h"
-#include "runtime/trainer_notes.h"
-#include "runtime/training_loop.h"
+#include "runtime/train/divergence_guard.h"
+#include "runtime/train/results.h"
+#include "runtime/train/step_meter.h"
+#include "runtime/train/trainer_notes.h"
+#include "runtime/train/training_loop.h"
 
 namespace partita::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// From one checkpoint: then it is not the samples.
-constexpr int64_t kMostRollbacks = 3;
 constexpr double kWorthTelling = 0.25;  // seconds, of a wait for checkpoints
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -47,11 +46,12 @@ class Trainer : public TrainingLoop {
         options_(parts.options),
         threads_(parts.threads),
         exchange_(communicator_),
-        divergence_watch_(options_.divergence),
+        guard_(options_.divergence, communicator_),
         meter_(executor_, communicator_, parts.measured, options_.figures) {}
 
   absl::Status run(MetricsSink* sink) override {
     PARTITA_RETURN_IF_ERROR(start());
+    PARTITA_RETURN_IF_ERROR(evaluate_late(sink));
     for (int64_t step = first_; step < steps_;) {
       if (step > first_ && step == programs_.end(step - 1)) PARTITA_RETURN_IF_ERROR(change_batch(step));
       programs_.choose(order_.batch_of(step));
@@ -67,7 +67,9 @@ class Trainer : public TrainingLoop {
       if (step == 0 && !options_.save_gradients.empty())
         PARTITA_RETURN_IF_ERROR(save_gradients(programs_.running(), communicator_, options_.save_gradients));
       PARTITA_ASSIGN_OR_RETURN(bool better, evaluate(step + 1, m));
-      if (first_rank()) look_at(m);
+      if (const int64_t skipped = order_.samples_skipped(); skipped > 0)
+        m.extra.emplace_back("skipped_samples", static_cast<double>(skipped));
+      if (first_rank()) guard_.look_at(m, checkpoints_.get());
       PARTITA_ASSIGN_OR_RETURN(const ExchangedFlags said, exchange_.end());
       hungry_ = said[kHungry] != 0;
       if (checkpoints_) PARTITA_RETURN_IF_ERROR(settle_checkpoint(m, said));
@@ -76,7 +78,8 @@ class Trainer : public TrainingLoop {
       const bool stop = said[kStop] != 0 || (evaluator_ != nullptr && evaluator_->stopped());
       const bool save = checkpoints_ != nullptr && (stop || said[kSave] != 0 || checkpoints_->is_due(step + 1) ||
                                                     (better && options_.checkpoint.keep_best > 0));
-      PARTITA_ASSIGN_OR_RETURN(const std::optional<int64_t> bad, diverged(step, said[kDiverged], save));
+      const bool must_know = save || step + 1 >= steps_ || options_.data.feed != nullptr;
+      PARTITA_ASSIGN_OR_RETURN(const std::optional<int64_t> bad, guard_.bad_step(step, said[kDiverged], must_know));
       if (bad) {
         PARTITA_ASSIGN_OR_RETURN(step, deal_with(*bad));
         continue;
@@ -118,12 +121,11 @@ class Trainer : public TrainingLoop {
     PARTITA_RETURN_IF_ERROR(executor_.put_states());
     PARTITA_RETURN_IF_ERROR(open_evaluator());
     const CheckpointOptions& c = options_.checkpoint;
-    std::optional<CheckpointManifest> from;
     if (!c.folder.empty() || !c.resume.empty() || !c.init.empty() || !c.init_optimizer.empty()) {
       PARTITA_ASSIGN_OR_RETURN(checkpoints_, Checkpointer::open(c, executor_, communicator_, &watch_.recorder()));
-      PARTITA_ASSIGN_OR_RETURN(from, checkpoints_->resume());
+      PARTITA_ASSIGN_OR_RETURN(from_, checkpoints_->resume());
       PARTITA_RETURN_IF_ERROR(executor_.put_states());
-      if (from) resume(*from);
+      if (from_) resume(*from_);
       for (const SkippedSamples& s : options_.skipped) order_.skip(s);
       if (c.folder.empty()) checkpoints_.reset();
     }
@@ -131,7 +133,7 @@ class Trainer : public TrainingLoop {
     if (communicator_ != nullptr)
       PARTITA_RETURN_IF_ERROR(agree_on_run(*communicator_, options_, programs_, evaluator_.get()));
     if (evaluator_ != nullptr) PARTITA_RETURN_IF_ERROR(check_classes(programs_, *evaluator_));
-    if (from && first_rank()) warn_of_changes(*from, head_of(first_));
+    if (from_ && first_rank()) warn_of_changes(*from_, head_of(first_));
     if (evaluator_ != nullptr && evaluator_->wants_to_stop()) stop_early(first_);  // as the resumed run did
     taken_ = first_;
     if (options_.divergence.rolls_back()) PARTITA_RETURN_IF_ERROR(prepare_rollback());
@@ -206,6 +208,20 @@ class Trainer : public TrainingLoop {
     return evaluator_->improves(*m.evaluation_loss);
   }
 
+  // The evaluation that the run before was told to stop in: its checkpoint is of a step that calls for one, and has
+  // none.
+  absl::Status evaluate_late(MetricsSink* sink) {
+    if (evaluator_ == nullptr || !from_ || first_ == 0 || from_->metrics.contains("evaluation_loss"))
+      return absl::OkStatus();
+    StepMetrics m = meter_.unmeasured(first_ - 1);
+    if (const auto loss = from_->metrics.find("loss"); loss != from_->metrics.end()) m.loss = loss->second;
+    PARTITA_RETURN_IF_ERROR(evaluate(first_, m).status());
+    if (evaluator_->stopped()) return told_to_stop(first_);
+    if (!m.evaluation_loss) return absl::OkStatus();
+    if (evaluator_->wants_to_stop()) stop_early(first_);
+    return sink != nullptr ? sink->write(m) : absl::OkStatus();
+  }
+
   void stop_early(int64_t taken) {
     steps_ = taken;
     if (first_rank()) tell_early_stop(taken, evaluator_->without_gain(), *evaluator_->best());
@@ -213,7 +229,7 @@ class Trainer : public TrainingLoop {
 
   void resume(const CheckpointManifest& from) {
     go_on(from.step, from.samples, from.skipped);
-    divergence_watch_.restore(from.losses);
+    guard_.restore(from.losses);
     auto number = [&](const char* name) -> std::optional<double> {
       auto at = from.metrics.find(name);
       return at == from.metrics.end() ? std::nullopt : std::optional(at->second);
@@ -225,7 +241,6 @@ class Trainer : public TrainingLoop {
 
   // What ranks tell each other along with a step.
   enum Flag : size_t { kStop, kDiverged, kWriting, kFailed, kArchiving, kSave, kMirroring, kMirrorFailed, kHungry };
-  static constexpr int64_t kRollsBack = 1, kStops = 2;  // of kDiverged
 
   void begin_exchange(int64_t step) {
     const Checkpointer::Progress progress = checkpoints_ ? checkpoints_->progress() : Checkpointer::Progress{};
@@ -235,7 +250,7 @@ class Trainer : public TrainingLoop {
     const bool wished = options_.save_now != nullptr && options_.save_now->exchange(false);
     mine[kSave] = checkpoints_ != nullptr && wished && progress.writing == 0;
     mine[kHungry] = !programs_.read_ahead(order_.batch_of(step + 1));
-    mine[kDiverged] = divergence_flag();
+    mine[kDiverged] = guard_.flag();
     mine[kWriting] = progress.writing;
     mine[kFailed] = progress.failed;
     mine[kArchiving] = progress.archiving;
@@ -260,7 +275,7 @@ class Trainer : public TrainingLoop {
 
   // Saves before a step, and leaves, or says which step is next. Collective.
   absl::StatusOr<int64_t> save_between(int64_t step, bool stop) {
-    PARTITA_ASSIGN_OR_RETURN(const std::optional<int64_t> bad, diverged(step - 1, 0, true));
+    PARTITA_ASSIGN_OR_RETURN(const std::optional<int64_t> bad, guard_.bad_step(step - 1, 0, true));
     if (bad) return deal_with(*bad);
     PARTITA_RETURN_IF_ERROR(save_checkpoint(step));
     if (options_.save_now != nullptr) options_.save_now->store(false);
@@ -274,12 +289,6 @@ class Trainer : public TrainingLoop {
     watch_.enter(Phase::kCheckpoint, step);
     checkpoints_->finish().IgnoreError();
     return communicator_ != nullptr ? communicator_->failure() : absl::OkStatus();
-  }
-
-  // Of the first rank: what the last step calls for, that all ranks have to do together.
-  int64_t divergence_flag() const {
-    if (!divergence_) return 0;
-    return divergence_->action == DivergenceAction::kStop ? kStops : kRollsBack;
   }
 
   // A checkpoint is complete before the step after it counts as done: so a run that is killed, at whatever moment, has
@@ -303,68 +312,25 @@ class Trainer : public TrainingLoop {
     return absl::OkStatus();
   }
 
-  // On the first rank, which knows the loss and the norm of all gradients.
-  void look_at(StepMetrics& m) {
-    if (rolled_back_to_) m.extra.emplace_back("rolled_back_to", static_cast<double>(*rolled_back_to_));
-    rolled_back_to_.reset();
-    if (const int64_t skipped = order_.samples_skipped(); skipped > 0)
-      m.extra.emplace_back("skipped_samples", static_cast<double>(skipped));
-    if (divergence_) return;  // the ranks are still to learn of an earlier step
-    divergence_ = divergence_watch_.look(m);
-    if (!divergence_) {
-      if (checkpoints_ == nullptr || !DivergenceWatch::is_good(m)) return;
-      checkpoints_->mark_good(m.step, cat("step ", m.step, " (counted from 0) was finite"));
-      const int64_t newest = checkpoints_->last_saved();
-      if (newest > rolled_back_last_ && newest <= m.step) rollbacks_ = 0;  // there is another one to go back to
-      return;
-    }
-    m.extra.emplace_back("diverged", 1);
-    const bool skip = divergence_->action == DivergenceAction::kSkip;
-    if (!skip && divergence_->action != DivergenceAction::kWarn) return;
-    if (skip || !warned_)
-      std::fprintf(stderr, "warning: %s; %s\n", divergence_->what.c_str(),
-                   skip ? "the step is skipped" : "training goes on");
-    warned_ = true;
-    divergence_.reset();
-  }
-
-  // The step that went wrong, where all ranks know of one now: the one before, of which the first rank spoke along with
-  // this one; or this one, where it is the last or is to be saved, and with one rank.
-  absl::StatusOr<std::optional<int64_t>> diverged(int64_t step, int64_t said, bool save) {
-    const bool alone = communicator_ == nullptr || communicator_->size() == 1;
-    if (!alone && said != 0) return step - 1;
-    if (!alone && !save && step + 1 < steps_ && options_.data.feed == nullptr) return std::nullopt;
-    int64_t flag = divergence_flag();
-    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&flag, 1}, ReduceOp::kMax, "whether the step diverged"));
-    return flag != 0 ? std::optional(step) : std::nullopt;
-  }
-
   // Ends the run with an error, or takes it back: the step to go on with. Collective.
   absl::StatusOr<int64_t> deal_with(int64_t bad) {
-    const bool last = divergence_ && rollbacks_ >= kMostRollbacks;
-    std::string what = divergence_ ? cat(divergence_->what, last ? cat(", after ", rollbacks_, " rollbacks") : "") : "";
-    PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, what, "what went wrong"));
-    int64_t stops = divergence_flag() == kStops || last;
-    PARTITA_RETURN_IF_ERROR(all_reduce(communicator_, {&stops, 1}, ReduceOp::kMax, "whether the run ends"));
-    const bool nonfinite = divergence_ && divergence_->nonfinite;
-    divergence_.reset();
-    if (stops != 0) return stop_diverged(what);
+    PARTITA_ASSIGN_OR_RETURN(const DivergenceGuard::Verdict verdict, guard_.decide());
+    if (verdict.stops) return stop_diverged(verdict.what);
     const BatchOrder& order = bad < first_ ? order_before_ : order_;  // the batch may have changed since
     const SkippedSamples skip = order.samples_of(order.batch_of(bad));
     std::vector<SkippedSamples> skipped = order_.skipped();
     watch_.enter(Phase::kStart, bad);
-    PARTITA_ASSIGN_OR_RETURN(CheckpointManifest from, checkpoints_->roll_back(what));
-    if (nonfinite && options_.rolled_back != nullptr)
+    PARTITA_ASSIGN_OR_RETURN(CheckpointManifest from, checkpoints_->roll_back(verdict.what));
+    if (verdict.nonfinite && options_.rolled_back != nullptr)
       options_.rolled_back({cat(options_.checkpoint.folder, "/", checkpoint_name(from.step)), bad,
                             skipped_besides(skipped, from.skipped)});
     skipped.push_back(skip);
     PARTITA_RETURN_IF_ERROR(executor_.put_states());
-    ++rollbacks_;
-    rolled_back_last_ = from.step;
     from.skipped = std::move(skipped);
     resume(from);
-    rolled_back_to_ = taken_ = first_;
-    if (first_rank()) tell_rollback(what, first_, skip);
+    guard_.rolled_back(first_);
+    taken_ = first_;
+    if (first_rank()) tell_rollback(verdict.what, first_, skip);
     PARTITA_RETURN_IF_ERROR(open_inputs());
     return first_;
   }
@@ -426,7 +392,7 @@ class Trainer : public TrainingLoop {
     head.step = taken;
     head.samples = order_.samples_of(order_.batch_of(taken)).first;
     head.skipped = order_.skipped();
-    head.losses = divergence_watch_.losses();
+    head.losses = guard_.losses();
     head.samples_per_step = programs_.samples(std::max<int64_t>(0, taken - 1));
     head.seed = options_.seed;
     head.data = cat(describe_data(data_), programs_.describe_lengths());
@@ -480,14 +446,12 @@ class Trainer : public TrainingLoop {
   std::unique_ptr<Evaluator> evaluator_;            // null without evaluation
   std::vector<std::unique_ptr<Auditor>> auditors_;  // of the programs at hand; none without audits
   std::optional<double> evaluation_loss_;           // after the step just taken
+  std::optional<CheckpointManifest> from_;          // the run goes on from
   int64_t first_ = 0, steps_ = 0, taken_ = 0;       // steps [first_, steps_); how many have been taken in all
   FlagExchange exchange_;
-  DivergenceWatch divergence_watch_;
-  std::optional<Divergence> divergence_;  // on the first rank: what all ranks have to learn of and act on
+  DivergenceGuard guard_;
   BatchOrder order_{data_.sample_offset, programs_.samples(0), 0}, order_before_;  // that of the steps before first_
-  int64_t rollbacks_ = 0, rolled_back_last_ = -1;                                  // in a row, to that step
-  std::optional<int64_t> rolled_back_to_;                                          // for the next step's metrics
-  bool warned_ = false, told_slow_ = false;
+  bool told_slow_ = false;
   bool hungry_ = true;             // some rank has not read ahead
   double checkpoint_seconds_ = 0;  // after the step before
   StepMeter meter_;

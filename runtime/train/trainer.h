@@ -12,8 +12,6 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/communicate/collective.h"
 #include "runtime/data/data_source.h"
-#include "runtime/divergence.h"
-#include "runtime/evaluator.h"
 #include "runtime/execute/executor.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/launch/plugin.h"
@@ -21,7 +19,9 @@
 #include "runtime/launch/stop_signal.h"
 #include "runtime/launch/timeouts.h"
 #include "runtime/metrics/metrics.h"
-#include "runtime/step_programs.h"
+#include "runtime/train/divergence.h"
+#include "runtime/train/evaluator.h"
+#include "runtime/train/step_programs.h"
 
 namespace partita::runtime {
 
