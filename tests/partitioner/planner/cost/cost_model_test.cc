@@ -35,10 +35,12 @@ TEST(Predict, ContextAxisExchangesAttention) {
   for (UnitWork& u : w.kinds) {
     for (AttentionWork& a : u.attention) a.full_share = 1, a.key_heads = a.heads;
   }
+  EXPECT_NEAR(CostModel(p).predict(l, false).breakdown.context, micro * blocks * 8 * exchange(d), 1e-9);
+  l.context = 2, l.data = 4, micro = 1;  // gathering keys sends as much
   p.own_programs = true;
   double moved = 0;
   for (CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter})
-    moved += collective_time(c.groups[0], kind, {4, 1}, 2 * d * s * 2 * 2).seconds;
+    moved += collective_time(c.groups[0], kind, {2, 1}, 2 * d * s * 2 * 2).seconds;
   EXPECT_NEAR(CostModel(p).predict(l, false).breakdown.context, micro * blocks * moved, 1e-9);
 }
 
