@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "runtime/kernels/table.h"
+#include "runtime/kernels/tile_ops.h"
 #include "runtime/kernels/window.h"
 
 namespace partita::runtime {
@@ -37,45 +38,104 @@ void for_inside(const Window& w, const Window::Dims& start, F&& visit) {
   }
 }
 
-// One row of outputs, tap by tap: the inner loop runs along the row.
+#include "runtime/kernels/pool_rows.inc"
+
+// The larger of several elements, the first of equal ones, a NaN before all: by rows of x first, then over rows. A row
+// is taken apart into those of its elements that lie a stride from each other, so that neighbouring outputs read
+// neighbours.
 template <typename T>
-void max_pool_row(const Window& w, const T* plane, int64_t d, int64_t h, T* best, int32_t* at) {
-  std::fill_n(best, w.out[2],
-              std::is_integral_v<T> ? std::numeric_limits<T>::lowest() : T(-std::numeric_limits<float>::infinity()));
-  std::fill_n(at, w.out[2], -1);
-  for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
-    const int64_t in_d = d * w.stride[0] - w.low[0] + kd * w.dilation[0];
-    if (in_d < 0 || in_d >= w.in[0]) continue;
-    for (int64_t kh = 0; kh < w.kernel[1]; ++kh) {
-      const int64_t in_h = h * w.stride[1] - w.low[1] + kh * w.dilation[1];
-      if (in_h < 0 || in_h >= w.in[1]) continue;
-      for (int64_t kw = 0; kw < w.kernel[2]; ++kw) {
-        int64_t begin, end;
-        w.valid(2, kw, begin, end);
-        const int32_t stride = static_cast<int32_t>(w.stride[2]),
-                      first = static_cast<int32_t>((in_d * w.in[1] + in_h) * w.in[2] + kw * w.dilation[2] - w.low[2]);
-#pragma omp simd
-        for (int32_t j = static_cast<int32_t>(begin); j < static_cast<int32_t>(end); ++j) {
-          const T x = plane[first + j * stride], y = best[j];
-          const bool take = (at[j] < 0) | (x > y) | ((x != x) & (y == y));
-          best[j] = take ? x : y;
-          at[j] = take ? first + j * stride : at[j];
-        }
+class MaxPool {
+ public:
+  explicit MaxPool(const Window& w) : w_(w) {
+    const int64_t padded = std::max<int64_t>(0, (w.out[2] - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2] + 1);
+    line_ = (padded + w.stride[2] - 1) / w.stride[2];
+    from_.assign(static_cast<size_t>(w.kernel[2] * w.out[2]), -1);
+    for (int64_t k = 0; k < w.kernel[2]; ++k) {
+      int64_t begin, end;
+      w.valid(2, k, begin, end);
+      for (int64_t j = begin; j < end; ++j)
+        from_[static_cast<size_t>(k * w.out[2] + j)] =
+            static_cast<int32_t>(j * w.stride[2] + k * w.dilation[2] - w.low[2]);
+    }
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>)
+      every_ = tile_ops<T>().every, take_larger_ = tile_ops<T>().take_larger;
+  }
+
+  struct Scratch {
+    std::vector<T> parts, best;  // of a row of x; of each of its rows, for each place of an output
+    std::vector<int32_t> at;     // in the row
+  };
+  Scratch scratch() const {
+    const auto rows = static_cast<size_t>(w_.in[0] * w_.in[1] * w_.out[2]);
+    return {std::vector<T>(static_cast<size_t>(line_ * w_.stride[2])), std::vector<T>(rows),
+            std::vector<int32_t>(rows)};
+  }
+
+  void plane(const T* x, T* y, int32_t* indices, Scratch& s) const {
+    for (int64_t r = 0; r < w_.in[0] * w_.in[1]; ++r) {
+      take_apart(x + r * w_.in[2], s.parts.data());
+      T* best = s.best.data() + r * w_.out[2];
+      int32_t* at = s.at.data() + r * w_.out[2];
+      begin(best, at);
+      for (int64_t k = 0; k < w_.kernel[2]; ++k) {
+        const int64_t tap = k * w_.dilation[2];
+        take_larger_(best, at, s.parts.data() + tap % w_.stride[2] * line_ + tap / w_.stride[2],
+                     from_.data() + k * w_.out[2], 0, w_.out[2]);
       }
     }
+    for (int64_t r = 0; r < w_.out[0] * w_.out[1]; ++r)
+      join_rows(r / w_.out[1], r % w_.out[1], s, y + r * w_.out[2], indices + r * w_.out[2]);
   }
-  for (int64_t j = 0; j < w.out[2]; ++j) at[j] = std::max(at[j], 0);
-}
+
+ private:
+  void begin(T* best, int32_t* at) const {
+    std::fill_n(best, w_.out[2],
+                std::is_integral_v<T> ? std::numeric_limits<T>::lowest() : T(-std::numeric_limits<float>::infinity()));
+    std::fill_n(at, w_.out[2], -1);
+  }
+
+  // What is outside of x stays as it is: no output takes it.
+  void take_apart(const T* row, T* parts) const {
+    const int64_t stride = w_.stride[2];
+    for (int64_t p = 0; p < stride; ++p) {
+      const int64_t first = std::max<int64_t>(0, (w_.low[2] - p + stride - 1) / stride),
+                    x = first * stride + p - w_.low[2];
+      const int64_t count = x < w_.in[2] ? (w_.in[2] - 1 - x) / stride + 1 : 0;
+      every_(parts + p * line_ + first, row + x, stride, std::min(count, line_ - first));
+    }
+  }
+
+  void join_rows(int64_t d, int64_t h, const Scratch& s, T* best, int32_t* at) const {
+    begin(best, at);
+    for (int64_t kd = 0; kd < w_.kernel[0]; ++kd) {
+      const int64_t in_d = d * w_.stride[0] - w_.low[0] + kd * w_.dilation[0];
+      if (in_d < 0 || in_d >= w_.in[0]) continue;
+      for (int64_t kh = 0; kh < w_.kernel[1]; ++kh) {
+        const int64_t in_h = h * w_.stride[1] - w_.low[1] + kh * w_.dilation[1];
+        if (in_h < 0 || in_h >= w_.in[1]) continue;
+        const int64_t row = in_d * w_.in[1] + in_h;
+        take_larger_(best, at, s.best.data() + row * w_.out[2], s.at.data() + row * w_.out[2],
+                     static_cast<int32_t>(row * w_.in[2]), w_.out[2]);
+      }
+    }
+    for (int64_t j = 0; j < w_.out[2]; ++j) at[j] = std::max(at[j], 0);
+  }
+
+  const Window w_;
+  int64_t line_ = 0;           // elements of one part of a row
+  std::vector<int32_t> from_;  // by tap and output: where it lies in the row; -1: outside
+  decltype(&every<T>) every_ = every<T>;
+  decltype(&take_larger<T>) take_larger_ = take_larger<T>;
+};
 
 template <typename T>
-void max_pool(const Window& w, const T* x, T* y, int32_t* indices) {
-  const int64_t planes = w.batch * w.channels, in = w.in_plane(), rows = w.out[0] * w.out[1];
-#pragma omp parallel for schedule(static) if (worth_threads(planes * w.out_plane() * w.kernel_size()))
-  for (int64_t p = 0; p < planes; ++p) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t to = (p * rows + r) * w.out[2];
-      max_pool_row(w, x + p * in, r / w.out[1], r % w.out[1], y + to, indices + to);
-    }
+void max_pool(const MaxPool<T>& pool, const Window& w, const T* x, T* y, int32_t* indices) {
+  const int64_t planes = w.batch * w.channels, in = w.in_plane(), out = w.out_plane();
+#pragma omp parallel if (worth_threads(planes * (in + out * w.kernel_size())))
+  {
+    typename MaxPool<T>::Scratch scratch = pool.scratch();
+#pragma omp for schedule(static)
+    for (int64_t p = 0; p < planes; ++p) pool.plane(x + p * in, y + p * out, indices + p * out, scratch);
   }
 }
 
@@ -157,8 +217,9 @@ Kernel make_max_pool(const KernelRequest& r) {
   if (w.in_plane() > std::numeric_limits<int32_t>::max()) return r.unsupported();
   Kernel kernel = r.unsupported();
   with_number_type(r.dtype(), [&]<typename T>(T) {
-    kernel =
-        make_kernel([w](std::span<std::byte* const> b) { max_pool(w, as<T>(b[0]), as<T>(b[1]), as<int32_t>(b[2])); });
+    kernel = make_kernel([w, pool = MaxPool<T>(w)](std::span<std::byte* const> b) {
+      max_pool(pool, w, as<T>(b[0]), as<T>(b[1]), as<int32_t>(b[2]));
+    });
   });
   return kernel;
 }

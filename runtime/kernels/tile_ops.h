@@ -1,5 +1,5 @@
-// The inner loops of our own contractions, compiled for several instruction sets and chosen once by what the processor
-// has. Serial.
+// The inner loops of our own contractions and poolings, compiled for several instruction sets and chosen once by what
+// the processor has. Serial.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,9 @@ struct TileOps {
   // ds[i] = p[i] * (dp[i] - delta) * factor
   void (*softmax_grad_row)(T* ds, const T* p, const T* dp, int64_t n, T delta, T factor);
   T (*dot_row)(const T* a, const T* b, int64_t n);
+  // Of max pooling: pool_rows.inc.
+  void (*every)(T* to, const T* from, int64_t stride, int64_t n);
+  void (*take_larger)(T* best, int32_t* at, const T* x, const int32_t* from, int32_t shift, int64_t n);
 };
 
 // The fastest version for this processor.

@@ -1,4 +1,6 @@
+#include <array>
 #include <limits>
+#include <random>
 
 #include "gmock/gmock.h"
 #include "runtime/kernels/conv_taps.h"
@@ -257,6 +259,51 @@ TEST(MaxPool, Dilation_SkipsAndOverlapsAreSummed) {
       run_one("max_pool_grad", {tensor(DType::kF64, {1, 1, 4}, {1, 2, 3, 4}), y[1]}, zeros(DType::kF64, {1, 1, 6}))
           .values,
       ElementsAre(0, 2, 4, 4, 0, 0));
+}
+
+// Of all windows, tap by tap: the first of the largest, or the first NaN.
+TEST(MaxPool, RandomWindows_AreTheirFirstLargest) {
+  std::mt19937 rng(7);
+  auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+  for (int trial = 0; trial < 300; ++trial) {
+    const DType dtype = std::array{DType::kF32, DType::kF64, DType::kBF16, DType::kI32}[static_cast<size_t>(below(4))];
+    const int64_t h = 1 + below(6), w = 1 + below(40);
+    const Ints kernel{1 + below(3), 1 + below(4)}, strides{1 + below(3), 1 + below(4)}, dilations{1, 1 + below(2)};
+    const Ints low{below(kernel[0]), below(kernel[1])}, high{below(kernel[0]), below(kernel[1])};
+    Shape out{1, 2};
+    for (size_t d = 0; d < 2; ++d) {
+      const int64_t room = (d == 0 ? h : w) + low[d] + high[d] - (kernel[d] - 1) * dilations[d] - 1;
+      out.push_back(room < 0 ? 0 : room / strides[d] + 1);
+    }
+    if (out[2] == 0 || out[3] == 0) continue;
+    TestTensor x = zeros(dtype, {1, 2, h, w});
+    for (double& v : x.values) {
+      v = static_cast<double>(below(4));
+      if (dtype != DType::kI32 && below(6) == 0) v = below(2) == 0 ? -INFINITY : NAN;
+    }
+    std::vector<TestTensor> y = {zeros(dtype, out), zeros(DType::kI32, out)};
+    ASSERT_TRUE(run_kernel("max_pool", {x}, y,
+                           {{"kernel", kernel},
+                            {"strides", strides},
+                            {"pads_low", low},
+                            {"pads_high", high},
+                            {"dilations", dilations}})
+                    .ok());
+    for (int64_t o = 0; o < static_cast<int64_t>(y[0].values.size()); ++o) {
+      const int64_t plane = o / (out[2] * out[3]), row = o / out[3] % out[2], column = o % out[3];
+      int64_t best = -1;
+      const double* values = x.values.data() + plane * h * w;
+      for (int64_t k = 0; k < kernel[0] * kernel[1]; ++k) {
+        const int64_t r = row * strides[0] - low[0] + k / kernel[1] * dilations[0],
+                      c = column * strides[1] - low[1] + k % kernel[1] * dilations[1], at = r * w + c;
+        if (r < 0 || r >= h || c < 0 || c >= w) continue;
+        if (best < 0 || values[at] > values[best] || (std::isnan(values[at]) && !std::isnan(values[best]))) best = at;
+      }
+      ASSERT_EQ(y[1].values[static_cast<size_t>(o)], std::max<int64_t>(best, 0)) << trial << ": " << o;
+      if (best < 0 || std::isnan(values[best])) continue;
+      ASSERT_EQ(y[0].values[static_cast<size_t>(o)], values[best]) << trial << ": " << o;
+    }
+  }
 }
 
 TEST(AvgPool, CountsPaddingOnRequest) {
