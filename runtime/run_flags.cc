@@ -94,6 +94,8 @@ void RunFlags::add(CLI::App& app) {
          "those already taken")
       ->expected(0, 1)
       ->type_name("[auto|PATH]");
+  app.add_flag("--new-pass", new_pass,
+               "with --resume: begin a pass over the data, if they are others than the checkpoint's, or used up");
   app.add_option(
          "--audit", audit,
          "every so many steps, and before checkpoints, compare what ranks hold alike, and run every second such "
@@ -220,6 +222,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
         "no data: say --data FILE, or data: {path: …} in train.yaml, or data: {kind: synthetic}");
   }
   if (shuffle) o.data.shuffle = true;
+  o.new_pass = new_pass;
   if (steps && *steps > 0 && o.data.kind != DataKind::kNpz && o.data.kind != DataKind::kNpy) o.data.epochs = 0;
   if (o.data.shuffle) o.data.epochs = steps ? 0 : o.data.epochs;
   if (epochs > 0 && !steps) o.data.epochs = epochs;
@@ -323,6 +326,7 @@ std::vector<std::string> RunFlags::arguments() const {
   say("--on-nonfinite", on_nonfinite);
   say("--loss-spike", loss_spike);
   say("--find-bad-value", cat(find_bad_value));
+  if (new_pass) list.emplace_back("--new-pass");
   say("--init", init);
   say("--init-optimizer", init_optimizer);
   say("--strip-prefix", renaming.strip);

@@ -36,6 +36,7 @@ struct RunFlags {
   std::string checkpoint, checkpoint_to, init, init_optimizer, listen_metrics;
   Renaming renaming;                  // of the two
   std::optional<std::string> resume;  // "": from --checkpoint's newest
+  bool new_pass = false;              // TrainOptions'
   std::string on_nonfinite;           // empty: as the recipe says
   std::string loss_spike;             // FACTOR[,WINDOW[,ACTION]], "off"; empty: likewise
   int find_bad_value = 600;           // seconds

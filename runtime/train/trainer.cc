@@ -129,11 +129,12 @@ class Trainer : public TrainingLoop {
       for (const SkippedSamples& s : options_.skipped) order_.skip(s);
       if (c.folder.empty()) checkpoints_.reset();
     }
+    if (from_ && options_.new_pass && data_.feed == nullptr) PARTITA_RETURN_IF_ERROR(begin_pass());
     PARTITA_RETURN_IF_ERROR(open_inputs());
     if (communicator_ != nullptr)
       PARTITA_RETURN_IF_ERROR(agree_on_run(*communicator_, options_, programs_, evaluator_.get()));
     if (evaluator_ != nullptr) PARTITA_RETURN_IF_ERROR(check_classes(programs_, *evaluator_));
-    if (from_ && first_rank()) warn_of_changes(*from_, head_of(first_));
+    if (from_ && first_rank() && !options_.new_pass) warn_of_changes(*from_, head_of(first_));
     if (evaluator_ != nullptr && evaluator_->wants_to_stop()) stop_early(first_);  // as the resumed run did
     taken_ = first_;
     if (options_.divergence.rolls_back()) PARTITA_RETURN_IF_ERROR(prepare_rollback());
@@ -164,6 +165,24 @@ class Trainer : public TrainingLoop {
     while (earlier && steps_ > first_ && !programs_.holds(order_.batch_of(steps_ - 1))) --steps_;
     const int64_t end = std::min(steps_, programs_.end(first_)), begin = order_.batch_of(first_);
     return programs_.start(begin, end > first_ ? order_.batch_of(end - 1) + 1 : begin);
+  }
+
+  // Over data that are others than the checkpoint's, or of which no step is left. Its order is that of a later epoch.
+  absl::Status begin_pass() {
+    PARTITA_RETURN_IF_ERROR(programs_.open(first_, data_));
+    const int64_t pass = programs_.epoch_samples(), epochs = data_.epochs;
+    if (pass == 0 || !options_.lengths.empty()) return absl::OkStatus();
+    auto behind = [&](int64_t passes) {
+      if (epochs > 0) data_.epochs = epochs + passes;
+      return programs_.open(first_, data_);
+    };
+    PARTITA_RETURN_IF_ERROR(behind(from_->samples / pass));
+    const bool same = pass == from_->epoch_samples && programs_.fingerprint() == from_->data_fingerprint;
+    if (same && programs_.holds(order_.batch_of(first_))) return absl::OkStatus();
+    const int64_t passes = (from_->samples + pass - 1) / pass;
+    from_->samples = passes * pass;
+    go_on(first_, from_->samples, options_.skipped);
+    return behind(passes);
   }
 
   // The run goes on with a step that takes the stream's samples from `position` on.
@@ -327,6 +346,7 @@ class Trainer : public TrainingLoop {
     skipped.push_back(skip);
     PARTITA_RETURN_IF_ERROR(executor_.put_states());
     from.skipped = std::move(skipped);
+    if (from_ && from_->step == from.step) from.samples = from_->samples;
     resume(from);
     guard_.rolled_back(first_);
     taken_ = first_;

@@ -45,7 +45,9 @@ struct TrainOptions {
   CheckpointOptions checkpoint;
   DivergenceOptions divergence;
   std::function<void(const Rollback&)> rolled_back;  // called on the first rank, for steps that were not finite
-  std::vector<SkippedSamples> skipped;               // of the data, besides those that the checkpoint leaves out
+  // A run that goes on begins a pass over the data, if they are others than the checkpoint's, or used up.
+  bool new_pass = false;
+  std::vector<SkippedSamples> skipped;      // of the data, besides those that the checkpoint leaves out
   int64_t audit = 0;                        // steps from one audit to the next (runtime/audit/auditor.h); 0: none
   StepObserver* observer = nullptr;         // sees every rank's steps of training
   const std::atomic<bool>* stop = nullptr;  // set from outside: save a checkpoint and end; needs checkpoint.folder

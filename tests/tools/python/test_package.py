@@ -87,6 +87,24 @@ def test_training_in_two_parts_is_training_in_one(mlp, points, program):
     assert sorted(again.parameters()) == ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]
 
 
+def test_other_data_begin_with_their_first_sample_and_the_same_again_when_used_up(mlp, points):
+    def part(first, last):
+        return {name: values[first:last] for name, values in points.items()}
+
+    def losses(program, *arguments):
+        return [m.loss for m in program.train(*arguments)]
+
+    still = partita.Recipe(loss=KEYS["loss"], optimizer={"kind": "sgd", "lr": 0.0})  # losses are those of the samples
+    alone = [losses(partita.compile(mlp, still), part(*ends)) for ends in ((0, 16), (16, 40))]
+    program = partita.compile(mlp, still)
+    assert losses(program, part(0, 16)) == alone[0]
+    assert losses(program, part(0, 16)) == alone[0]
+    assert losses(program, part(16, 40), 2) == alone[1][:2]
+    assert losses(program, part(16, 40)) == alone[1][2:]
+    assert losses(program, part(0, 16)) == alone[0]
+    assert program.steps_taken == 9
+
+
 def test_training_goes_on_with_other_ranks(mlp, points):
     program = partita.compile(mlp, partita.Recipe(**KEYS), ranks=2, also=[1])
     halves = program.train(points, 2) + program.train(points, 2, ranks=1)

@@ -166,7 +166,8 @@ class Program:
 
         `data`: an array for each of `inputs` (NumPy, torch, or anything that np.asarray takes; the first dimension counts
         samples, any number of them), or a file as `partita train --data` takes it; None: the recipe's.
-        `steps`: optimizer steps of this training; None: the data once.
+        `steps`: optimizer steps of this training; None: the data once. Other data than the last training's begin with their first
+        sample; the same go on where it ended, and begin again once they are used up.
         `shuffle`: a new order each epoch, by the recipe's seed. `callbacks`: called with the Metrics of each step, and their
         `close()` at the end. `progress`: a bar (tqdm); None: in a terminal or notebook. `threads`: of each rank.
         `checkpoint_every`: steps; the last step is always kept. `save_gradients`: a safetensors file for those of the first step
@@ -246,7 +247,7 @@ class Program:
         if not self.steps_taken:  # a run that ended before its first step left what it began with
             shutil.rmtree(self._checkpoints, ignore_errors=True)
         flags: list[str | Path] = ["--quiet", "--checkpoint", self._checkpoints, *(["--init", init] if init is not None else [])]
-        flags += ["--resume"] if self.steps_taken else self._initial_optimizer()
+        flags += ["--resume", "--new-pass"] if self.steps_taken else self._initial_optimizer()
         flags += ["--every", str(checkpoint_every)] if checkpoint_every is not None else []
         return flags + (["--threads", str(threads)] if threads is not None else [])
 
