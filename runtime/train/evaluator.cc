@@ -52,7 +52,15 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::open(const EvaluateOptions
           "evaluate: the data have no end; say how many batches: evaluate: {batches: 10}");
     e->batches_ = std::max<int64_t>(samples / e->executor_->program().samples_per_step, 1);
   }
-  PARTITA_RETURN_IF_ERROR(with_context(e->inputs_->source().check_steps(0, e->batches_), "evaluate"));
+  const DataSource& source = e->inputs_->source();
+  if (const absl::Status enough = source.check_steps(0, e->batches_); !enough.ok()) {
+    const int64_t batch = source.global_batch(), most = source.samples_per_epoch() / batch;
+    if (options.batches < 0 || most == 0) return with_context(enough, "evaluate");
+    return absl::InvalidArgumentError(cat("evaluate.batches: ", options.batches, " of ", batch,
+                                          " samples each are more than the ", source.samples_per_epoch(),
+                                          " samples of evaluate.data hold; say at most ", most,
+                                          ", or leave batches out to take all"));
+  }
   return e;
 }
 

@@ -160,6 +160,21 @@ TEST_F(Evaluation, ThatAStoppedRunLeftOut_IsMadeUpFor) {
   }
 }
 
+TEST_F(Evaluation, OfMoreBatchesThanThereAreIsRefused) {
+  if (missing("mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
+  const std::string data = part("mlp", 0, 70);
+  out_.write("train.yaml", TempFolder::read(folder("mlp") + "/train.yaml") +
+                               "\nevaluate: {batches: 3, data: {path: " + data + "}}\n");
+  const Outcome o = run_partita("train " + folder("mlp") + "/model.onnx --train " + (out_ / "train.yaml") + " --data " +
+                                data + " --quiet --steps 1");
+  EXPECT_EQ(o.code, 2) << o.text;
+  EXPECT_NE(
+      o.text.find("evaluate.batches: 3 of 32 samples each are more than the 70 samples of evaluate.data hold; say "
+                  "at most 2"),
+      std::string::npos)
+      << o.text;
+}
+
 TEST_F(Evaluation, FindsALearningRate) {
   if (missing("mlp")) GTEST_SKIP() << "no exported models at " << PARTITA_MODELS;
   Outcome o = run_command(partita_program() + " train " + folder("mlp") + "/model.onnx --train " + folder("mlp") +
