@@ -15,6 +15,8 @@ namespace {
 
 bool is_arena(Region region) { return region == Region::kArena || region == Region::kHostArena; }
 
+int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
 }  // namespace
 
 int StepPlanner::new_buffer(Region region, int64_t bytes, int64_t offset) {
@@ -287,24 +289,25 @@ void StepPlanner::lay_out() {
 }
 
 void StepPlanner::lay_out(Region region) {
-  std::vector<size_t> which, in_turns;
+  std::vector<size_t> which;
   std::map<int32_t, std::vector<size_t>> kept;  // by chunk
+  // One group's passes at a time: then what is kept for backward is as what is left for the next turn.
+  const bool by_turns = options_.overlapped > 1 && slots_ <= options_.overlapped && options_.chunks == 1;
   for (size_t k = 0; k < plan_.buffers.size(); ++k) {
-    const PlanBuffer& b = plan_.buffers[k];
+    PlanBuffer& b = plan_.buffers[k];
     if (b.region != region || b.birth < 0) continue;
     const Reach reach = reach_of(b);
-    (reach == Reach::kStep   ? kept[chunk_of(plan_.steps[b.birth])]
-     : reach == Reach::kPass ? in_turns
-                             : which)
-        .push_back(k);
+    if (reach == Reach::kPass || (reach == Reach::kStep && by_turns)) {
+      b.slot_stride = aligned(b.bytes);
+      b.places = options_.overlapped;
+    }
+    (reach == Reach::kStep && !by_turns ? kept[chunk_of(plan_.steps[b.birth])] : which).push_back(k);
   }
   region_end(region) = place(which, 0);
   if (region == Region::kHostArena) {
-    lay_out_turns(region, in_turns);
     lay_out_slots_on_host(kept);
   } else {
     lay_out_outboxes();
-    lay_out_turns(region, in_turns);
     lay_out_slots(kept);
   }
 }
@@ -316,17 +319,6 @@ void StepPlanner::lay_out_outboxes() {
     b.offset = arena;
     arena += b.bytes;
   }
-}
-
-// What the micro-batches that take turns in a pass leave for its next turn, place after place: those of a group have
-// slots side by side, and no other group's pass comes between.
-void StepPlanner::lay_out_turns(Region region, const std::vector<size_t>& buffers) {
-  const int64_t bytes = place(buffers, region_end(region)), places = std::min(slots_, options_.overlapped);
-  for (size_t k : buffers) {
-    plan_.buffers[k].slot_stride = bytes;
-    plan_.buffers[k].places = options_.overlapped;
-  }
-  region_end(region) += places * bytes;
 }
 
 // Slot after slot, each as large as what most is kept of a micro-batch in a chunk: the host has room. The slots are
@@ -376,14 +368,31 @@ void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& ke
   inputs *= slots;
 }
 
-// Offsets from `start` on; the bytes that they take.
+// Offsets from `start` on; the bytes that they take. What has places for the micro-batches that take turns lies place
+// after place, from the beginning of the phase that makes it to the end of the one that reads it last: these are what
+// the others run meanwhile.
 int64_t StepPlanner::place(const std::vector<size_t>& buffers, int64_t start) {
+  std::map<std::pair<Segment, int32_t>, std::pair<int, int>> phases;  // the first step, and the last
+  for (size_t k = 0; k < plan_.steps.size(); ++k) {
+    const PlanStep& s = plan_.steps[k];
+    phases.try_emplace({s.segment, s.phase}, static_cast<int>(k), 0).first->second.second = static_cast<int>(k);
+  }
+  const auto phase_of = [&](int step) {
+    const PlanStep& s = plan_.steps[static_cast<size_t>(step)];
+    return phases.at({s.segment, s.phase});
+  };
   std::vector<Lifetime> lifetimes;
   for (size_t k : buffers) {
     const PlanBuffer& b = plan_.buffers[k];
     const Segment born = plan_.steps[static_cast<size_t>(b.birth)].segment;
     const bool once = born == Segment::kUpdate || (born == Segment::kReduce && !options_.updates_each);
     lifetimes.push_back({b.bytes, b.birth, b.death, b.last, once});
+    if (b.places == 0) continue;
+    Lifetime& l = lifetimes.back();
+    l.bytes = std::min(slots_, b.places) * b.slot_stride;
+    l.birth = phase_of(b.birth).first;
+    l.death = phase_of(b.death).second;
+    l.last = std::max(l.last, l.death);
   }
   ArenaLayout layout = layout_arena(lifetimes);
   for (size_t k = 0; k < buffers.size(); ++k) plan_.buffers[buffers[k]].offset = start + layout.offsets[k];

@@ -117,7 +117,6 @@ class StepPlanner {
   Reach reach_of(const PlanBuffer& buffer) const;
   int32_t chunk_of(const PlanStep& step) const;
   void lay_out_outboxes();
-  void lay_out_turns(runtime::Region region, const std::vector<size_t>& buffers);
   void lay_out_slots(const std::map<int32_t, std::vector<size_t>>& kept);
   void lay_out_slots_on_host(const std::map<int32_t, std::vector<size_t>>& kept);
   int64_t end_of_slots(const std::vector<int64_t>& bytes, const std::vector<SlotClass>& classes) const;
