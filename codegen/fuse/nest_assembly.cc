@@ -61,7 +61,7 @@ BuiltNest combine(const CodeGraph& code, const std::vector<NamedFold>& folds, co
     nest.operands.push_back(code.graph.type(folds[k].value).dtype);
     built.operands.push_back({code.storage(folds[k].value), -1});
   }
-  schedule(nest, {true, false}, code.fold_units);
+  schedule(nest, {true, false}, code.fold_units, code.on_gpu);
   return built;
 }
 
@@ -158,7 +158,7 @@ void assemble(const CodeGraph& code, NestPart part, GroupCode& into) {
     n.folds.back().access.operand = operand(folds[k].value, {kNoValue, first + static_cast<int>(k)});
   }
   remove_unused(n);
-  schedule(n, part.column, code.fold_units);
+  schedule(n, part.column, code.fold_units, code.on_gpu);
   keep_results(n);
   int64_t parts = units(n);
   into.nests.push_back(std::move(built));
@@ -189,7 +189,7 @@ std::optional<GroupCode> empty_group(const GroupView& group, std::string& why) {
     built.nest.stores.push_back({0, {0, {1}, 0}});
     built.operands = {{group.code.storage(v), -1}};
     built.nest.strict = group.code.strict;
-    schedule(built.nest, {false}, group.code.fold_units);
+    schedule(built.nest, {false}, group.code.fold_units, group.code.on_gpu);
     code.nests.push_back(std::move(built));
   }
   return code;

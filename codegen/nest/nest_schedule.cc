@@ -53,6 +53,18 @@ int scattered(LoopNest& nest, size_t k) {
   return count;
 }
 
+// Whether runs of columns are shorter than a cache line, and the next row's lie behind them (batch norm of planes of
+// 2 x 2): row by row the same lines would be read and written again and again, in few lanes at that.
+bool rows_share_lines(LoopNest& nest) {
+  constexpr int64_t kLine = 64, kLanes = 16;
+  const size_t row = static_cast<size_t>(nest.rows()) - 1, column = nest.sizes.size() - 1;
+  const int64_t run = nest.sizes[column];
+  bool behind = nest.columns > 1 && nest.sizes[row] >= kLanes;
+  for (DType type : nest.operands) behind = behind && run * dtype_size(type) < kLine;
+  each_strides(nest, [&](std::vector<int64_t>& s) { behind = behind && (s[column] != 1 || s[row] == run); });
+  return behind;
+}
+
 // True where reductions are read by folds alone, so that any part of the columns may become rows.
 bool columns_are_cuttable(const LoopNest& nest) {
   for (const NestNode& n : nest.nodes) {
@@ -109,7 +121,7 @@ int tile_loop(const LoopNest& nest) {
 
 }  // namespace
 
-void schedule(LoopNest& nest, std::vector<bool> column, int64_t fold_units) {
+void schedule(LoopNest& nest, std::vector<bool> column, int64_t fold_units, bool on_gpu) {
   for (size_t k = nest.sizes.size(); k-- > 0;) {
     if (nest.sizes[k] == 1) erase_loop(nest, column, k);
   }
@@ -130,7 +142,7 @@ void schedule(LoopNest& nest, std::vector<bool> column, int64_t fold_units) {
   if (reduces && nest.columns > 0 && nest.rows() > 0 && nest.folds.empty()) {
     int along_columns = scattered(nest, nest.sizes.size() - 1),
         along_rows = scattered(nest, static_cast<size_t>(nest.rows()) - 1);
-    nest.lane_is_row = along_rows < along_columns;
+    nest.lane_is_row = along_rows < along_columns || (!on_gpu && !nest.strict && rows_share_lines(nest));
   }
   if (!reduces && nest.columns == 1) nest.tile = tile_loop(nest);
   if (!nest.lane_is_row && !nest.sizes.empty() && nest.tile < 0) cut_columns(nest);
