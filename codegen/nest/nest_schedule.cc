@@ -53,14 +53,14 @@ int scattered(LoopNest& nest, size_t k) {
   return count;
 }
 
-// Whether runs of columns are shorter than a cache line, and the next row's lie behind them (batch norm of planes of
-// 2 x 2): row by row the same lines would be read and written again and again, in few lanes at that.
+// Whether runs of columns are a quarter of a cache line or less, and the next row's lie behind them (batch norm of
+// planes of 2 x 2): row by row the same lines would be read and written again and again, in few lanes at that. Of
+// longer ones too much is gathered: planes of 3 x 3 take a third longer so.
 bool rows_share_lines(LoopNest& nest) {
-  constexpr int64_t kLine = 64, kLanes = 16;
+  constexpr int64_t kRun = 4, kLanes = 16;
   const size_t row = static_cast<size_t>(nest.rows()) - 1, column = nest.sizes.size() - 1;
   const int64_t run = nest.sizes[column];
-  bool behind = nest.columns > 1 && nest.sizes[row] >= kLanes;
-  for (DType type : nest.operands) behind = behind && run * dtype_size(type) < kLine;
+  bool behind = nest.columns > 1 && run <= kRun && nest.sizes[row] >= kLanes;
   each_strides(nest, [&](std::vector<int64_t>& s) { behind = behind && (s[column] != 1 || s[row] == run); });
   return behind;
 }
