@@ -139,8 +139,9 @@ class Trainer : public TrainingLoop {
     taken_ = first_;
     if (options_.divergence.rolls_back()) PARTITA_RETURN_IF_ERROR(prepare_rollback());
     if (first_rank() && first_ > 0 && first_ >= steps_)
-      std::fprintf(stderr, "note: the checkpoint is of step %lld; no steps are left to run\n",
-                   static_cast<long long>(first_));
+      std::fprintf(stderr, "note: the checkpoint is of step %lld; no steps are left to run%s\n",
+                   static_cast<long long>(first_),
+                   options_.steps < 0 ? ", as the data are used up; --new-pass begins them again" : "");
     const auto mirror = checkpoints_ ? checkpoints_->mirror_told() : "";
     PARTITA_RETURN_IF_ERROR(mirror.status());
     if (options_.tell && first_rank()) tell_start(*mirror);
