@@ -91,7 +91,7 @@ absl::Status Checkpointer::lock_folder() {
       return absl::FailedPreconditionError(cat("another run writes checkpoints into ", quote(folder, 1000)));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  const std::vector<int64_t> there = list_checkpoints(folder);
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> there, find_checkpoints(folder));
   if (options_.resume.empty() && !there.empty()) return already_holds(folder, there.back());
   remove_unfinished(folder);
   return absl::OkStatus();

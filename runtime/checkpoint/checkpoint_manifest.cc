@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/checkpoint_manifest.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -179,23 +180,51 @@ std::optional<int64_t> checkpoint_step(std::string_view name) {
   return step;
 }
 
-std::vector<int64_t> list_checkpoints(const std::string& folder) {
+namespace {
+
+// What is gone, also from a server that still named it, is no error.
+bool is_absent(const std::error_code& error) {
+  return error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory ||
+         error.value() == ESTALE;
+}
+
+// The steps of what can be seen; `hidden` is the first error of what cannot.
+std::vector<int64_t> visible_checkpoints(const std::string& folder, absl::Status& hidden) {
   std::vector<int64_t> steps;
+  const auto note = [&](std::string_view action, const std::string& path, const std::error_code& error) {
+    if (error && !is_absent(error) && hidden.ok()) hidden = file_error(action, path, error.value());
+  };
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    const std::optional<int64_t> step = checkpoint_step(name);
-    std::error_code ignored;
-    if (step && fs::exists(at->path() / kCheckpointManifest, ignored)) steps.push_back(*step);
+    const std::optional<int64_t> step = checkpoint_step(at->path().filename().string());
+    if (!step) continue;
+    std::error_code unseen;
+    if (fs::exists(at->path() / kCheckpointManifest, unseen)) steps.push_back(*step);
+    note("look into the checkpoint", at->path().string(), unseen);
   }
+  note("list the folder", folder, error);
   std::sort(steps.begin(), steps.end());
   return steps;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int64_t>> find_checkpoints(const std::string& folder) {
+  absl::Status hidden;
+  std::vector<int64_t> steps = visible_checkpoints(folder, hidden);
+  PARTITA_RETURN_IF_ERROR(hidden);
+  return steps;
+}
+
+std::vector<int64_t> list_checkpoints(const std::string& folder) {
+  absl::Status ignored;
+  return visible_checkpoints(folder, ignored);
 }
 
 absl::StatusOr<std::string> find_checkpoint(const std::string& path) {
   std::error_code ignored;
   if (fs::exists(fs::path(path) / kCheckpointManifest, ignored)) return path;
-  const std::vector<int64_t> steps = list_checkpoints(path);
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, find_checkpoints(path));
   for (size_t k = steps.size(); k-- > 0;) {
     std::string newest = cat(path, "/", checkpoint_name(steps[k]));
     if (verdict_on(newest) != CheckpointVerdict::kBad) return newest;

@@ -77,9 +77,13 @@ void write_verdict(const std::string& folder, CheckpointVerdict verdict, const s
 std::string checkpoint_name(int64_t step);
 // The step of a name that checkpoint_name() gives.
 std::optional<int64_t> checkpoint_step(std::string_view name);
-// Steps of the complete checkpoints in a folder, rising; none where the folder is missing.
+// Steps of the complete checkpoints in a folder, rising; none where the folder is missing. An error where the system
+// does not show it, or what is in one of them (no permission, a disk or a server that fails): such a folder may hold
+// newer ones, and what goes on from a folder must not take it for an empty one.
+absl::StatusOr<std::vector<int64_t>> find_checkpoints(const std::string& folder);
+// Those of them that can be seen, for what only tidies or tells.
 std::vector<int64_t> list_checkpoints(const std::string& folder);
-// `path` itself where it is one checkpoint, else the newest one in it that is not bad. NotFound.
+// `path` itself where it is one checkpoint, else the newest one in it that is not bad. NotFound, and as above.
 absl::StatusOr<std::string> find_checkpoint(const std::string& path);
 
 // States that a checkpoint keeps: all but accumulators.

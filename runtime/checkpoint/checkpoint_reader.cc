@@ -7,6 +7,7 @@
 
 #include "base/box.h"
 #include "base/cat.h"
+#include "base/mapped_file.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -23,9 +24,11 @@ absl::Status torn(const std::string& folder, std::string_view why) {
       cat("checkpoint ", quote(folder, 1000), " is damaged: ", why, "; use an older checkpoint"));
 }
 
-// A file that is missing, or no safetensors, makes the checkpoint damaged.
+// NotFound, and DataLoss of one that is no safetensors; one that may not be read is not damaged by that.
 absl::StatusOr<SafetensorsFile> open_part(const std::string& folder, const std::string& name) {
-  auto file = SafetensorsFile::open(cat(folder, "/", name));
+  const std::string path = cat(folder, "/", name);
+  PARTITA_RETURN_IF_ERROR(MappedFile::open(path).status());
+  auto file = SafetensorsFile::open(path);
   if (!file.ok()) return torn(folder, std::string(file.status().message()));
   return file;
 }
@@ -67,8 +70,10 @@ absl::StatusOr<CheckpointReader> CheckpointReader::open(const std::string& folde
       return torn(folder, cat("tensor ", quote(reader.manifest_.tensors[k].name), " is listed twice"));
   }
   if (reader.manifest_.shared) {
-    PARTITA_ASSIGN_OR_RETURN(SafetensorsFile file, open_part(folder, kCheckpointStates));
-    reader.files_.push_back(std::move(file));
+    auto file = open_part(folder, kCheckpointStates);
+    if (absl::IsNotFound(file.status())) return torn(folder, std::string(file.status().message()));
+    PARTITA_RETURN_IF_ERROR(file.status());
+    reader.files_.push_back(*std::move(file));
     PARTITA_RETURN_IF_ERROR(reader.check_shared());
   } else {
     PARTITA_RETURN_IF_ERROR(reader.index_boxes());
@@ -88,12 +93,12 @@ absl::Status CheckpointReader::check_shared() const {
 absl::Status CheckpointReader::index_boxes() {
   std::vector<std::string> missing;
   for (int64_t rank = 0; rank < manifest_.ranks; ++rank) {
-    auto file = SafetensorsFile::open(cat(folder_, "/", box_file(rank)));
-    if (file.status().code() == absl::StatusCode::kNotFound) {
+    auto file = open_part(folder_, box_file(rank));
+    if (absl::IsNotFound(file.status())) {
       missing.push_back(box_file(rank));
       continue;
     }
-    if (!file.ok()) return torn(folder_, std::string(file.status().message()));
+    PARTITA_RETURN_IF_ERROR(file.status());
     for (const SafetensorsEntry& entry : file->entries()) {
       Box box{.file = files_.size(), .key = entry.name, .offset = {}, .extent = entry.shape};
       std::string name;

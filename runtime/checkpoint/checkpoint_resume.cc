@@ -62,7 +62,8 @@ absl::StatusOr<std::vector<std::string>> Checkpointer::candidates() const {
   if (options_.resume.empty()) return paths;
   std::vector<int64_t> there;
   std::string passed;
-  for (int64_t step : list_checkpoints(options_.folder)) {
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> here, find_checkpoints(options_.folder));
+  for (int64_t step : here) {
     std::string why;
     if (verdict_on(cat(options_.folder, "/", checkpoint_name(step)), &why) != CheckpointVerdict::kBad)
       there.push_back(step);

@@ -27,6 +27,7 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Checkpoint, SavedUnderEachLayout_LoadsUnderEachOther_BitForBit) {
   for (const Layout& from : layouts()) {
@@ -203,6 +204,25 @@ TEST(Checkpoint, FullDisk_KeepsTheOneBefore) {
   auto different = load(program, {.resume = folder.path()}, 2);
   ASSERT_TRUE(different.ok()) << different.status();
   EXPECT_EQ(*different, 0);
+}
+
+// As a file server that fails, or a folder of another user's: a link that leads to itself.
+TEST(Checkpoint, AFolderThatCannotBeLookedInto_IsNotEmpty) {
+  const TempFolder folder;
+  const Program program = holder(layouts()[0]);
+  ASSERT_TRUE(save(program, {.folder = folder.path()}, {1}, 1).ok());
+  fs::create_directory_symlink("step-000000000002", folder / "step-000000000002");
+  for (const char* resume : {"", "auto"}) {
+    const auto newest = load(program, {.folder = folder.path(), .resume = resume}, 1);
+    EXPECT_THAT(std::string(newest.status().message()),
+                AllOf(HasSubstr("cannot look into the checkpoint"), HasSubstr("step-000000000002"),
+                      HasSubstr("symbolic links")));
+  }
+  fs::remove(folder / "step-000000000002");
+  fs::remove(folder / "step-000000000001/states.safetensors");
+  fs::create_symlink("states.safetensors", folder / "step-000000000001/states.safetensors");
+  const auto unread = load(program, {.folder = folder.path(), .resume = "auto"}, 1);
+  EXPECT_THAT(std::string(unread.status().message()), AllOf(HasSubstr("symbolic links"), Not(HasSubstr("damaged"))));
 }
 
 // Four ranks on two hosts, each with a disk of its own; what a rank makes of every step's checkpoint.
