@@ -237,6 +237,7 @@ absl::StatusOr<TrainOptions> RunFlags::options(const BundleFiles& bundle) const 
   o.tune = tune;
   o.audit = audit;
   o.seed = manifest.value("seed", uint64_t{0});
+  o.recipe = manifest.value("recipe", o.recipe);
   const nlohmann::json plan = manifest.value("plan", nlohmann::json::object());
   o.figures = {.flops = manifest.value("flops", 0.0),
                .peak_flops = peak_flops > 0 ? peak_flops * manifest.value("ranks", 1.0) : plan.value("peak_flops", 0.0),

@@ -1,7 +1,10 @@
 #include "ir/recipe/write_recipe.h"
 
 #include <functional>
+#include <set>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/cat.h"
 #include "fmt/format.h"
@@ -325,12 +328,11 @@ std::string reproducible(const ReproducibleRecipe& r) {
   return r.tensor == 1 ? cat(r.samples) : cat("{samples: ", r.samples, ", tensor: ", r.tensor, "}");
 }
 
-}  // namespace
-
-std::string format_recipe(const Recipe& r) {
-  std::string text;
+// Keys in their order, and their values.
+std::vector<std::pair<std::string_view, std::string>> lines(const Recipe& r) {
+  std::vector<std::pair<std::string_view, std::string>> all;
   auto line = [&](bool said, std::string_view key, const std::string& value) {
-    if (said) append(text, key, ": ", value, "\n");
+    if (said) all.emplace_back(key, value);
   };
   auto as_text = [](const std::string& name) { return yaml_text(name); };
   const bool one_loss = r.loss.size() == 1 && r.loss[0].name.empty();
@@ -366,7 +368,26 @@ std::string format_recipe(const Recipe& r) {
   line(!(r.run == RunRecipe{}), "run", run(r.run));
   line(!(r.pin == PinRecipe{}), "pin", format_pins(r.pin));
   line(!r.names.empty(), "names", mapping_of<std::string>(r.names, as_text));
+  return all;
+}
+
+}  // namespace
+
+std::string format_recipe(const Recipe& recipe) {
+  std::string text;
+  for (const auto& [key, value] : lines(recipe)) append(text, key, ": ", value, "\n");
   return text;
+}
+
+std::map<std::string, std::string> step_keys(const Recipe& recipe) {
+  static const std::set<std::string_view> kDecide = {
+      "loss",           "optimizer",       "schedule", "bind",      "precision", "loss_scale", "fp8",
+      "clip_grad_norm", "clip_grad_value", "ema",      "trainable", "frozen",    "semantics",  "compress"};
+  std::map<std::string, std::string> keys;
+  for (const auto& [key, value] : lines(recipe)) {
+    if (kDecide.count(key) > 0) keys.emplace(key, value);
+  }
+  return keys;
 }
 
 }  // namespace partita

@@ -60,6 +60,7 @@ json body_of(const CheckpointManifest& m) {
                {"metrics", m.metrics}, {"tensors", std::move(tensors)}};
   if (m.epoch_samples > 0) body["epoch_samples"] = m.epoch_samples;
   if (!m.data_fingerprint.empty()) body["data_fingerprint"] = m.data_fingerprint;
+  if (!m.recipe.empty()) body["recipe"] = m.recipe;
   if (!m.losses.empty()) body["losses"] = m.losses;
   if (!skipped.empty()) body["skipped_samples"] = std::move(skipped);
   return body;
@@ -95,6 +96,7 @@ absl::StatusOr<CheckpointManifest> manifest_from(const json& j) {
   m.epoch_samples = j.value("epoch_samples", int64_t{0});
   m.data_fingerprint = j.value("data_fingerprint", "");
   m.metrics = j.value("metrics", m.metrics);
+  m.recipe = j.value("recipe", m.recipe);
   m.losses = j.value("losses", m.losses);
   for (const json& s : j.value("skipped_samples", json::array()))
     m.skipped.push_back({s.at(0).get<int64_t>(), s.at(1).get<int64_t>()});

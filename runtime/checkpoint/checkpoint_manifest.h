@@ -44,14 +44,15 @@ struct CheckpointManifest {
   int64_t samples = 0;  // taken from the stream of samples
   int64_t samples_per_step = 0;
   uint64_t seed = 0;
-  bool shared = true;                     // layout
-  int64_t ranks = 1;                      // files of layout "boxes"
-  int64_t epoch_samples = 0;              // of the data; 0: without end, or not known
-  std::string data_fingerprint;           // of its files (runtime/data/fingerprint.h); "": not known
-  std::string data;                       // description of the data and their order; another one is warned of
-  std::map<std::string, double> metrics;  // "loss", "evaluation_loss": as they were
-  std::vector<double> losses;             // the newest, that a spike is measured against
-  std::vector<SkippedSamples> skipped;    // of the stream of samples, rising: a rollback leaves them out
+  std::map<std::string, std::string> recipe;  // keys that decide what a step does; empty: not known
+  bool shared = true;                         // layout
+  int64_t ranks = 1;                          // files of layout "boxes"
+  int64_t epoch_samples = 0;                  // of the data; 0: without end, or not known
+  std::string data_fingerprint;               // of its files (runtime/data/fingerprint.h); "": not known
+  std::string data;                           // description of the data and their order; another one is warned of
+  std::map<std::string, double> metrics;      // "loss", "evaluation_loss": as they were
+  std::vector<double> losses;                 // the newest, that a spike is measured against
+  std::vector<SkippedSamples> skipped;        // of the stream of samples, rising: a rollback leaves them out
   std::vector<CheckpointTensor> tensors;
 };
 

@@ -2,6 +2,7 @@
 // long as the largest, and one more says how much of each sample is its own.
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "base/box.h"
 #include "base/cat.h"
@@ -36,7 +37,10 @@ class ArrayReader : public SampleReader {
   }
   std::string fingerprint() const override {
     std::string all;
-    for (const Column& c : columns_) append(all, fingerprint_of(c.array.bytes), "; ");
+    std::set<std::string> seen;  // of an array that several inputs take, once: how many do is up to the plan
+    for (const Column& c : columns_) {
+      if (seen.insert(c.who).second) append(all, fingerprint_of(c.array.bytes), "; ");
+    }
     return all;
   }
   bool has_lengths() const override { return length_.own > 0; }

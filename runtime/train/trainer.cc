@@ -416,6 +416,7 @@ class Trainer : public TrainingLoop {
     head.losses = guard_.losses();
     head.samples_per_step = programs_.samples(std::max<int64_t>(0, taken - 1));
     head.seed = options_.seed;
+    head.recipe = options_.recipe;
     head.data = cat(describe_data(data_), programs_.describe_lengths());
     head.epoch_samples = programs_.epoch_samples();
     head.data_fingerprint = programs_.fingerprint();

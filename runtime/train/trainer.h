@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,8 @@ struct TrainOptions {
   bool tell = false;            // rank 0 says on stderr, before the first step, what the data are taken for
   std::string tune;             // not empty: file of tuned kernels, of programs for GPUs
   uint64_t seed = 0;            // of random first values
+  std::map<std::string, std::string>
+      recipe;  // keys that decide what a step does: a run that goes on under others says so
   StepFigures figures;
   std::vector<BatchPhase> ramp;     // where the global batch changes
   std::vector<LengthPart> lengths;  // of samples, where there are several

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
+#include <map>
+#include <set>
 
 #include "base/cat.h"
 #include "base/checksum.h"
@@ -70,6 +72,24 @@ std::string of_stream(const DataConfig& config, const std::string& samples) {
   return config.feed != nullptr ? "" : cat(settings_of(config), samples);
 }
 
+// "optimizer {kind: adamw, …}, not {kind: adam, …}; ema none, not {decay: 0.99}"
+std::string other_keys(const std::map<std::string, std::string>& before,
+                       const std::map<std::string, std::string>& now) {
+  std::set<std::string> keys;
+  for (const auto* recipe : {&before, &now})
+    for (const auto& [key, value] : *recipe) keys.insert(key);
+  const auto value = [](const auto& recipe, const std::string& key) {
+    const auto at = recipe.find(key);
+    return at == recipe.end() ? "none" : at->second;
+  };
+  std::string text;
+  for (const std::string& key : keys) {
+    const std::string is = value(now, key), was = value(before, key);
+    if (is != was) append(text, text.empty() ? "" : "; ", key, " ", is, ", not ", was);
+  }
+  return text;
+}
+
 }  // namespace
 
 bool tell_slow_checkpoint(const Checkpointer::Cost& cost, double waited, double step, int64_t every) {
@@ -120,6 +140,8 @@ void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& n
     warn("the data are as many samples, but others,");
   if (from.seed != now.seed) warn("the seed is another");
   if (from.samples_per_step != now.samples_per_step) warn("the global batch is another");
+  if (!from.recipe.empty() && !now.recipe.empty() && from.recipe != now.recipe)
+    warn(cat("the recipe is another (", other_keys(from.recipe, now.recipe), ")"));
 }
 
 void tell_early_stop(int64_t taken, int64_t evaluations, double best) {

@@ -26,8 +26,8 @@ std::string start_note(int64_t steps, int64_t samples, int64_t tokens, const std
 // Where the states of the first step came from; empty where they are a new model's.
 std::string origin_note(int64_t first_step, const CheckpointOptions& options);
 
-// Warns where the run that goes on, whose own checkpoint would begin with `now`, has other data, another seed or batch
-// than the one that wrote the checkpoint.
+// Warns where the run that goes on, whose own checkpoint would begin with `now`, has other data, another seed, batch
+// or recipe than the one that wrote the checkpoint.
 void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& now);
 
 // That a run ends after a step, for so many evaluations in a row were not below the best.

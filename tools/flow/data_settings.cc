@@ -1,5 +1,6 @@
 #include "tools/flow/data_settings.h"
 
+#include "ir/recipe/write_recipe.h"
 #include "passes/recognize/shifted_inputs.h"
 #include "runtime/data/data_config_json.h"
 
@@ -39,7 +40,7 @@ nlohmann::json run_settings(const Recipe& recipe, const Graph& training) {
   const uint64_t seed = static_cast<uint64_t>(recipe.seed);
   nlohmann::json data = runtime::to_json(data_settings(recipe.data.value_or(DataRecipe{}), seed, shifted));
   if (!recipe.data || !recipe.data->kind) data.erase("kind");  // by the file that --data names
-  nlohmann::json run = {{"data", data}, {"seed", seed}};
+  nlohmann::json run = {{"data", data}, {"seed", seed}, {"recipe", step_keys(recipe)}};
   if (recipe.reproducible) {
     const auto& [samples, tensor] = *recipe.reproducible;
     run["reproducible"] = samples;

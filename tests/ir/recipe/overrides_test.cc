@@ -116,5 +116,15 @@ TEST_F(Overrides, WrittenRecipesReadBackToThemselves) {
   }
 }
 
+TEST(Recipe, StepKeys_AreWhatAStepGoesBy) {
+  const auto recipe =
+      parse_recipe("loss: {kind: l1}\noptimizer: {kind: sgd, lr: 2}\nema: {decay: 0.9}\nseed: 9\n", "t");
+  ASSERT_TRUE(recipe.ok()) << recipe.status();
+  const std::map<std::string, std::string> keys = step_keys(*recipe);
+  EXPECT_NE(keys.at("optimizer").find("kind: sgd, lr: 2"), std::string::npos) << keys.at("optimizer");
+  EXPECT_EQ(keys.at("ema"), "{decay: 0.9}");
+  EXPECT_EQ(keys.count("seed"), 0);
+}
+
 }  // namespace
 }  // namespace partita

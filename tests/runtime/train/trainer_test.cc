@@ -232,5 +232,20 @@ TEST(Changes, OtherNumberOfSamples_IsWarnedOf) {
   EXPECT_EQ(warned(0, 50), "");  // an older checkpoint, or shards of which more were to come
 }
 
+TEST(Changes, AnotherRecipe_IsWarnedOf) {
+  using Keys = std::map<std::string, std::string>;
+  const auto warned = [](const Keys& before, const Keys& now) {
+    testing::internal::CaptureStderr();
+    warn_of_changes({.recipe = before}, {.recipe = now});
+    return testing::internal::GetCapturedStderr();
+  };
+  const Keys before = {{"ema", "{decay: 0.9}"}, {"loss", "l"}, {"optimizer", "{kind: adam}"}};
+  EXPECT_THAT(
+      warned(before, {{"loss", "l"}, {"optimizer", "{kind: lamb}"}}),
+      HasSubstr("the recipe is another (ema none, not {decay: 0.9}; optimizer {kind: lamb}, not {kind: adam}) than"));
+  EXPECT_EQ(warned(before, before), "");
+  EXPECT_EQ(warned({}, before), "");  // an older checkpoint
+}
+
 }  // namespace
 }  // namespace partita::runtime

@@ -23,7 +23,7 @@ const std::set<std::string> kTold = {"warnings",  "schedule",       "equal_to_se
                                      "semantics", "gathered_bytes", "compress",        "gpu_code",
                                      "form",      "plan",           "length"};
 // What a run goes by besides the programs, as above the serial graph.
-const std::set<std::string> kOfRun = {"data", "seed", "evaluate", "reproducible", "run", "ramp", "lengths"};
+const std::set<std::string> kOfRun = {"data", "seed", "recipe", "evaluate", "reproducible", "run", "ramp", "lengths"};
 
 int64_t trained_elements(const Graph& graph) {
   int64_t count = 0;
