@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <random>
 #include <thread>
 
 #include "base/atomic_file.h"
@@ -117,12 +118,21 @@ absl::Status Checkpointer::find_out_shared() {
 }
 
 absl::Status Checkpointer::open_archive() {
+  std::string writer;
+  if (is_first()) {
+    std::random_device random;
+    std::error_code ignored;
+    writer = fmt::format("run {:08x}{:08x} of the folder {}", random(), random(),
+                         fs::absolute(options_.folder, ignored).string());
+  }
+  PARTITA_RETURN_IF_ERROR(broadcast_text(communicator_, writer, "checkpoint: who copies"));
   PARTITA_ASSIGN_OR_RETURN(archive_,
                            CheckpointArchive::open({.folder = options_.folder,
                                                     .place = options_.to,
                                                     .keep = options_.keep,
                                                     .rank = communicator_ == nullptr ? 0 : communicator_->rank(),
-                                                    .shared = shared_},
+                                                    .shared = shared_,
+                                                    .writer = std::move(writer)},
                                                    options_.environment));
   if (!is_first() || !options_.resume.empty()) return absl::OkStatus();
   PARTITA_ASSIGN_OR_RETURN(const std::vector<int64_t> there, archive_->list());

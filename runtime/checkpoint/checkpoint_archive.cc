@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "base/cat.h"
 #include "base/checksum.h"
@@ -27,7 +28,7 @@ constexpr int kLastTries = 3;  // when a run waits for its end
 constexpr double kLongestPause = 60, kPollOthers = 0.1;
 constexpr auto kPatience = std::chrono::minutes(2);  // for other ranks' parts
 constexpr auto kLook = std::chrono::milliseconds(100);
-constexpr const char* kCopied = ".copied";
+constexpr const char *kCopied = ".copied", *kWriter = "writer";
 
 std::string name_of(CheckpointVerdict verdict) { return verdict == CheckpointVerdict::kGood ? "good" : "bad"; }
 
@@ -222,7 +223,27 @@ void CheckpointArchive::work() {
   }
 }
 
+// Two runs that copied into one place would remove each other's checkpoints, and take them up for their own.
+absl::Status CheckpointArchive::claim() {
+  {
+    const std::lock_guard lock(mutex_);
+    object_ = kWriter;
+  }
+  PARTITA_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> there, store_->list(kWriter));
+  if (!claimed_ || there.empty()) {
+    PARTITA_RETURN_IF_ERROR(store_->put(kWriter, as_byte_span(options_.writer)));
+    claimed_ = true;
+    return absl::OkStatus();
+  }
+  std::string found(static_cast<size_t>(there[0].bytes), '\0');
+  PARTITA_RETURN_IF_ERROR(store_->read(there[0].name, 0, {reinterpret_cast<std::byte*>(found.data()), found.size()}));
+  if (found == options_.writer) return absl::OkStatus();
+  return absl::FailedPreconditionError(cat("a run that began later copies its checkpoints there, ",
+                                           quote(found, 1000), "; give each a --checkpoint-to of its own"));
+}
+
 absl::Status CheckpointArchive::run(const Job& job) {
+  PARTITA_RETURN_IF_ERROR(claim());
   if (job.verdict) {
     // Of one that did not go there there is nothing to judge.
     const std::string manifest = cat(checkpoint_name(job.step), "/", kCheckpointManifest);

@@ -4,6 +4,7 @@
 //   STEP-NAME/states.safetensors, or each rank's boxes-RANK.safetensors and boxes-RANK.safetensors.copied
 //   STEP-NAME/manifest.json       last: without it there is no checkpoint
 //   STEP-NAME/good, bad           verdicts, as they are reached
+//   writer                        the run that copies there, the last that began to: one before it copies no more
 #pragma once
 
 #include <condition_variable>
@@ -31,6 +32,7 @@ class CheckpointArchive {
     int keep = 3;        // newest in the place; 0: all
     int rank = 0;
     bool shared = true;  // all ranks see `folder`; then the first alone copies
+    std::string writer;  // says which run this is, to people too; the same on all its ranks, and no other run's
   };
   static absl::StatusOr<std::unique_ptr<CheckpointArchive>> open(const Options& options,
                                                                  const EnvironmentMap& environment);
@@ -70,6 +72,7 @@ class CheckpointArchive {
   void push(const Job& job);
   void work();
   absl::Status run(const Job& job);
+  absl::Status claim();
   absl::Status copy(int64_t step);
   absl::Status copy_verdict(int64_t step);
   absl::Status copy_file(int64_t step, const std::string& name);
@@ -87,6 +90,7 @@ class CheckpointArchive {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;  // the first is under way
+  bool claimed_ = false;  // of the thread
   std::string object_;    // of it
   int failed_ = 0;        // tries of it
   bool last_ = false;     // finish() waits

@@ -57,6 +57,25 @@ TEST(CheckpointArchive, AFolder_ComesBack) {
   check_comes_back(place / "slow", {});
 }
 
+// Who began last copies; nothing of the other's is mixed in.
+TEST(CheckpointArchive, ARunThatCopiesToo_IsTold) {
+  const TempFolder here, other, place;
+  const auto archive_of = [&](const TempFolder& folder, const std::string& writer) {
+    return *CheckpointArchive::open({.folder = folder.path(), .place = place.path(), .writer = writer}, {});
+  };
+  for (const TempFolder* folder : {&here, &other})
+    ASSERT_TRUE(save(holder(layouts()[0]), {.folder = folder->path()}, {1, 2}, 1).ok());
+  const auto first = archive_of(here, "run 1"), second = archive_of(other, "run 2");
+  first->begin(1);
+  EXPECT_TRUE(first->finish().ok());
+  second->begin(1);
+  EXPECT_TRUE(second->finish().ok());
+  first->begin(2);
+  const absl::Status refused = first->finish();
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("'run 2'"), HasSubstr("a --checkpoint-to of its own")));
+  EXPECT_THAT(archived(place.path(), {}), ElementsAre(1));
+}
+
 TEST(CheckpointArchive, TheFolderItself_IsRefused) {
   const TempFolder here;
   const absl::Status same = save(holder(layouts()[3]), {.folder = here.path(), .to = here.path() + "/./"}, {1}, 1);
@@ -191,10 +210,9 @@ TEST(CheckpointArchive, APlaceThatHangs_EndsTheRunAndIsTold) {
   std::future<absl::Status> end = std::async(std::launch::async, [&] { return (*archive)->finish(recorder->get()); });
   EXPECT_TRUE(wait_until([&] { return !watch.verdict().ok(); }, 10));
   EXPECT_EQ(watch.verdict().code(), absl::StatusCode::kDeadlineExceeded) << watch.verdict();
-  EXPECT_THAT(watch.where(),
-              HasSubstr(cat("copying 'states.safetensors' of step-000000000001 to 's3://bucket/run'; the "
-                            "checkpoint is not whole there, it is in '",
-                            here.path(), "/step-000000000001'")));
+  EXPECT_THAT(watch.where(), HasSubstr(cat("copying 'writer' of step-000000000001 to 's3://bucket/run'; the "
+                                           "checkpoint is not whole there, it is in '",
+                                           here.path(), "/step-000000000001'")));
   server.let_go();
   const absl::Status copied = end.get();
   EXPECT_TRUE(copied.ok()) << copied;
