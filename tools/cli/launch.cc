@@ -235,6 +235,10 @@ absl::Status launch(const Flags& flags) {
       PARTITA_ASSIGN_OR_RETURN(job.secret_file, secret_file(flags));
     }
     const std::string name = std::filesystem::path(job.command[0]).parent_path().filename().string();
+    if (cat(name, job.folder).find('\n') != std::string::npos)
+      return absl::InvalidArgumentError(cat("the bundle's name and the folder, ", quote(job.folder),
+                                            ", go into lines of a script for sbatch, and hold a line break; rename "
+                                            "them, or link to them from another folder"));
     const std::string script = slurm_script(job, name, flags.slurm_options);
     if (!flags.dry_run) return become({"sbatch"}, script);
     std::printf("%s", script.c_str());

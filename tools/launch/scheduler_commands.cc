@@ -41,6 +41,14 @@ int least_full_nodes(const LaunchJob& job) {
   return least;
 }
 
+// A value of an #SBATCH line, in which spaces end a word and '#' begins a comment.
+std::string sbatch_word(const std::string& text) {
+  if (shell_word(text) == text) return text;
+  std::string quoted = "\"";
+  for (char c : text) quoted += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  return quoted + "\"";
+}
+
 }  // namespace
 
 std::vector<std::string> torchrun_command(const LaunchJob& job, const std::string& master, int node_rank,
@@ -82,10 +90,11 @@ std::string slurm_script(const LaunchJob& job, const std::string& name, const st
   std::string script = "#!/bin/bash\n";
   const int each = job.ranks / job.nodes;
   const bool elastic = job.plans.size() > 1;
-  std::vector<std::string> lines = {cat("--job-name=", name), cat("--nodes=", nodes_of(job, least_nodes(job), "-"))};
+  std::vector<std::string> lines = {cat("--job-name=", sbatch_word(name)),
+                                    cat("--nodes=", nodes_of(job, least_nodes(job), "-"))};
   if (!elastic) lines.push_back(cat("--ntasks=", job.ranks));
   for (const std::string& line :
-       {cat("--ntasks-per-node=", each), cat("--chdir=", job.folder), std::string("--requeue"),
+       {cat("--ntasks-per-node=", each), cat("--chdir=", sbatch_word(job.folder)), std::string("--requeue"),
         std::string("--open-mode=append"), std::string("--signal=B:USR1@120")})
     lines.push_back(line);
   lines.insert(lines.end(), options.begin(), options.end());

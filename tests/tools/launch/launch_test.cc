@@ -109,6 +109,14 @@ TEST(SlurmScript, SaysWhatSbatchAndSrunNeed) {
   EXPECT_THAT(fine.text, AllOf(HasSubstr("/job/bundle/rank --data my text --resume"), Not(HasSubstr("scontrol"))));
 }
 
+// As sbatch 22.05 reads them.
+TEST(SlurmScript, NamesWithSpacesAndQuotes_AreQuoted) {
+  LaunchJob job = kJob;
+  job.folder = "/my job/#1\\\"";
+  EXPECT_THAT(slurm_script(job, "a b", {}),
+              AllOf(HasSubstr("#SBATCH --job-name=\"a b\"\n"), HasSubstr("#SBATCH --chdir=\"/my job/#1\\\\\\\"\"\n")));
+}
+
 TEST(SlurmScript, OfSeveralPlansTakesTheLargestThatTheNodesHaveRoomFor) {
   LaunchJob job = kJob;
   job.plans = {4, 2, 1};
