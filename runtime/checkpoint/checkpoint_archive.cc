@@ -238,8 +238,8 @@ absl::Status CheckpointArchive::claim() {
   std::string found(static_cast<size_t>(there[0].bytes), '\0');
   PARTITA_RETURN_IF_ERROR(store_->read(there[0].name, 0, {reinterpret_cast<std::byte*>(found.data()), found.size()}));
   if (found == options_.writer) return absl::OkStatus();
-  return absl::FailedPreconditionError(cat("a run that began later copies its checkpoints there, ",
-                                           quote(found, 1000), "; give each a --checkpoint-to of its own"));
+  return absl::FailedPreconditionError(cat("a run that began later copies its checkpoints there, ", quote(found, 1000),
+                                           "; give each a --checkpoint-to of its own"));
 }
 
 absl::Status CheckpointArchive::run(const Job& job) {

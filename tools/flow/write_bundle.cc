@@ -91,16 +91,18 @@ nlohmann::json manifest(const Compiled& compiled) {
   return all;
 }
 
+// Where the disk is full it says so, which std::filesystem::copy_file() takes for an I/O error.
+absl::Status copy_bytes(const std::string& from, const std::string& to) {
+  PARTITA_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(from));
+  return write_file_atomically(to, file.text(), Durable::kNo);
+}
+
 // The executable of a rank: the runner, as it is.
 absl::Status copy_runner(const std::string& runner, const std::string& path) {
-  namespace fs = std::filesystem;
+  PARTITA_RETURN_IF_ERROR(copy_bytes(runner, path));
   std::error_code ec;
-  fs::copy_file(runner, path, ec);
-  if (!ec) fs::permissions(path, fs::perms(0755), ec);
-  if (ec)
-    return absl::InvalidArgumentError(
-        cat("cannot copy the runner ", quote(runner), " to ", quote(path), ": ", ec.message()));
-  return absl::OkStatus();
+  std::filesystem::permissions(path, std::filesystem::perms(0755), ec);
+  return ec ? file_error("make an executable of", path, ec.value()) : absl::OkStatus();
 }
 
 // The shared libraries beside the runner: modules for MPI and, where the ranks have GPUs, for CUDA, and of what it
@@ -116,8 +118,7 @@ absl::Status copy_libraries(const std::string& runner, const std::string& folder
     if (name == runtime::kCudaModule && !devices) continue;
     std::error_code no_link;
     fs::create_hard_link(file->path(), folder / name, no_link);
-    if (no_link) fs::copy_file(file->path(), folder / name, ec);
-    if (ec) break;
+    if (no_link) PARTITA_RETURN_IF_ERROR(copy_bytes(file->path().string(), (fs::path(folder) / name).string()));
   }
   if (ec)
     return absl::InvalidArgumentError(cat("cannot copy the runner's libraries to ", quote(folder), ": ", ec.message()));

@@ -71,8 +71,11 @@ TEST(ExitCodes, NumbersOutOfRange_AreToldInWords) {
 
 TEST(ExitCodes, ALimitOnTheSizeOfFiles_IsAFullDisk) {
   const TempFolder folder;
-  const std::string bundle = folder / "bundle";
-  ASSERT_EQ(run_partita("compile " + kCarriedModel + "--quiet -o " + bundle).code, 0);
+  const std::string bundle = folder / "bundle", compile = "compile " + kCarriedModel + "--quiet -o " + bundle;
+  const Outcome full = run_command("ulimit -f 2000; " + partita_program() + " " + compile);  // less than the runner
+  EXPECT_EQ(full.code, 3) << full.text;
+  EXPECT_THAT(full.text, HasSubstr("File too large"));
+  ASSERT_EQ(run_partita(compile).code, 0);
   const std::string flags = " --threads 1 --quiet --steps 1 --data " + write_text(folder) + " --checkpoint ";
   for (const std::string& program : {partita_program() + " run " + bundle, bundle + "/rank"}) {
     const Outcome o = run_command("ulimit -f 100; " + program + flags + (folder / "ckpt"));
