@@ -7,7 +7,11 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -88,7 +92,8 @@ absl::StatusOr<std::string> interface_address(const std::string& interface) {
 
 absl::StatusOr<std::string> own_address(const std::string& name) {
   std::string loopback;
-  for (const std::string& address : addresses_of(name)) {
+  const std::vector<std::string> known = addresses_of(name);
+  for (const std::string& address : known) {
     if (!tcp_listen({.address = address}).ok()) continue;  // another host's
     if (!is_loopback(address) || is_numeric(name)) return address;
     loopback = address;
@@ -96,9 +101,26 @@ absl::StatusOr<std::string> own_address(const std::string& name) {
   if (!loopback.empty()) {
     if (std::string address = route_address(kNoHost); !address.empty()) return address;
   }
-  return absl::FailedPreconditionError(cat("MASTER_ADDR ", quote(name),
-                                           " is no address of this host, where rank 0 runs; set it to this host's name "
-                                           "on all hosts, or say --interface with the one to listen on"));
+  return absl::FailedPreconditionError(
+      cat("MASTER_ADDR ", quote(name),
+          known.empty() ? " is no name that this host, where rank 0 runs, can look up"
+                        : " is no address of this host, where rank 0 runs",
+          "; set it to this host's name "
+          "on all hosts (in a file of hosts: address=), or say --interface with the one to listen on"));
+}
+
+absl::StatusOr<std::string> await_own_address(const std::string& name, SteadyTime until) {
+  constexpr auto kPause = std::chrono::milliseconds(200);
+  for (bool told = false;; told = true) {
+    auto address = own_address(name);
+    const SteadyTime now = std::chrono::steady_clock::now();
+    if (address.ok() || now >= until || is_numeric(name)) return address;
+    if (!told)
+      std::fprintf(stderr, "warning: %s. It is looked up again for %.0f s, for names of new hosts come late\n",
+                   std::string(address.status().message()).c_str(),
+                   std::ceil(std::chrono::duration<double>(until - now).count()));
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 absl::StatusOr<std::string> address_towards(const std::string& name) {

@@ -19,6 +19,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
 constexpr size_t kMaxAddressBytes = sizeof(Hello::address);
+// A cluster's names are kept by their servers for 30 s, also that there is none.
+constexpr auto kNameComes = seconds(60);
 
 template <typename T>
 std::span<const std::byte> bytes_of(const T& value) {
@@ -117,8 +119,9 @@ absl::StatusOr<Channel> Meeting::reach(int rank, const TcpEndpoint& at, SteadyTi
 absl::Status Meeting::receive_guests() {
   std::string address;
   if (!world_.one_host) {
-    PARTITA_ASSIGN_OR_RETURN(
-        address, world_.interface.empty() ? own_address(world_.master.address) : interface_address(world_.interface));
+    const SteadyTime until = std::min(deadline_, std::chrono::steady_clock::now() + kNameComes);
+    PARTITA_ASSIGN_OR_RETURN(address, world_.interface.empty() ? await_own_address(world_.master.address, until)
+                                                               : interface_address(world_.interface));
   }
   PARTITA_RETURN_IF_ERROR(listen(address));
   Doorkeeper door(world_, key_.get(), listener_, true, 1);

@@ -294,6 +294,11 @@ TEST(Strangers, OneHost_ListensOnNoPort) {
 TEST(HostAddress, NamesAndInterfaces_AreThisHosts) {
   EXPECT_EQ(own_address("127.0.0.1").value_or(""), "127.0.0.1");
   EXPECT_THAT(own_address("192.0.2.1").status().message(), HasSubstr("no address of this host"));
+  ::testing::internal::CaptureStderr();
+  const auto until = Clock::now() + milliseconds(10);
+  EXPECT_THAT(await_own_address("absent.invalid", until).status().message(), HasSubstr("can look up"));
+  EXPECT_GE(Clock::now(), until);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("'absent.invalid' is no name that this host"));
   EXPECT_EQ(interface_address("lo").value_or(""), "127.0.0.1");
   EXPECT_EQ(interface_address("127.0.0.1").value_or(""), "127.0.0.1");
   EXPECT_THAT(interface_address("eth99").status().message(), AllOf(HasSubstr("'eth99'"), HasSubstr("lo (127.0.0.1)")));
