@@ -117,6 +117,31 @@ def test_broken_records_are_named_or_counted(tmp_path, tokenizer):
         data.tokenize(path, tokenizer, tmp_path / "y", end_of_document="<eos>")
 
 
+def test_lines_of_text_end_as_python_reads_them(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_bytes(b"one\r\ntwo\rthree\n")
+    (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "a\\r\\nb"}\r\n')
+    made = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    for how, texts in (("file", ["one\ntwo\nthree\n", "a\r\nb"]), ("line", ["one", "two", "three", "a\r\nb"])):
+        out = data.tokenize([tmp_path / "a.txt", tmp_path / "b.jsonl"], tokenizer, tmp_path / how, documents=how)
+        assert documents(data.TokenFile(out.path)) == [[*made.encode(t).ids, END] for t in texts]
+
+
+def test_what_is_no_text_is_named_and_ends_no_process(tmp_path, tokenizer):
+    path = tmp_path / "a.jsonl"
+    deep = b"[" * 100000
+    for k, (line, message) in enumerate(((b'{"text": "a\\ud83dz"}', r"line 1: 'text' holds .ud83d, half of a pair"), (b'{"text": "a", "d": ' + deep, "line 1: it is no JSON"))):
+        path.write_bytes(line + b'\n{"text": "end"}\n')
+        with pytest.raises(PartitaError, match=message):
+            data.tokenize(path, tokenizer, tmp_path / f"{k}", workers=1)
+    assert data.tokenize(path, tokenizer, tmp_path / "out", workers=1, skip_bad=True).documents == 1
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = tmp_path / "a.parquet"
+    for k, (column, message) in enumerate((([1, 2], "column 'text' is int64"), ([["a"], ["b"]], "column 'text' is list"), (pyarrow.array([b"a", b"\xff"]).view(pyarrow.string()), "row 1: byte 0 is no UTF-8"))):
+        parquet.write_table(pyarrow.table({"text": column}), table)
+        with pytest.raises(PartitaError, match=message):
+            data.tokenize(table, tokenizer, tmp_path / f"table{k}", workers=1)
+
+
 def test_the_command_writes_what_training_reads(tmp_path, tokenizer):
     program = [sys.executable, "-c", "from partita.programs import main; main()", "data"]
     lines = write_lines(tmp_path / "a.jsonl")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
+import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +39,7 @@ class Block:
     source: Path
     kind: str
     first: int  # number of the first, counted from 0
-    records: Sequence[bytes | str | None]
+    records: Sequence[bytes | None]
 
 
 def find_sources(paths: Sequence[str | Path]) -> list[Source]:
@@ -82,7 +85,7 @@ def blocks_of(source: Source, field: str, documents: str, skip: int) -> Iterator
     """The source's records but for the first `skip`. `documents`: what is one in a text file: "file", "line" or "blank"."""
     read = {"text": _text, "json": _lines, "parquet": _parquet, "arrow": _arrow}[source.kind]
     first, size = skip, 0
-    records: list[bytes | str | None] = []
+    records: list[bytes | None] = []
     for record in read(source, field, documents, skip):
         records.append(record)
         size += len(record or "")
@@ -105,11 +108,9 @@ def texts_of(block: Block, field: str, skip_bad: bool) -> Iterator[str | None]:
             yield None
 
 
-def _text_of(record: bytes | str | None, kind: str, field: str) -> str:
+def _text_of(record: bytes | None, kind: str, field: str) -> str:
     if record is None:
         raise ValueError(f"{field!r} is null, expected text")
-    if isinstance(record, str):
-        return record
     try:
         text = record.decode()
     except UnicodeDecodeError as error:
@@ -118,7 +119,7 @@ def _text_of(record: bytes | str | None, kind: str, field: str) -> str:
         return text if kind != "json" else ""
     try:
         value: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no JSON ({error})") from None
     for part in field.split("."):
         if not isinstance(value, dict) or part not in value:
@@ -127,6 +128,8 @@ def _text_of(record: bytes | str | None, kind: str, field: str) -> str:
         value = value[part]
     if not isinstance(value, str):
         raise ValueError(f"{field!r} is {type(value).__name__}, expected text")
+    if lone := re.search("[\ud800-\udfff]", value):
+        raise ValueError(f"{field!r} holds \\u{ord(lone[0]):x}, half of a pair that makes one character")
     return value
 
 
@@ -146,14 +149,14 @@ def _lines(source: Source, field: str, documents: str, skip: int) -> Iterator[by
     with _opened(source) as file:
         for k, line in enumerate(_told(source, file)):
             if k >= skip:
-                yield line
+                yield line if k else line.removeprefix(codecs.BOM_UTF8)
 
 
 def _text(source: Source, field: str, documents: str, skip: int) -> Iterator[bytes]:
-    if documents == "line":
-        yield from (line.rstrip(b"\r\n") for line in _lines(source, field, documents, skip))
-        return
     with _opened(source) as file:
+        if documents == "line":
+            yield from (line.removesuffix(b"\n") for line in itertools.islice(_told(source, file), skip, None))
+            return
         if documents == "file":
             whole = b"".join(_bounded(source, file))
             if not skip:
@@ -165,16 +168,21 @@ def _text(source: Source, field: str, documents: str, skip: int) -> Iterator[byt
                 lines.append(line)
             elif lines:
                 if k >= skip:
-                    yield b"".join(lines).rstrip(b"\r\n")
+                    yield b"".join(lines).rstrip(b"\n")
                 k, lines = k + 1, []
         if lines and k >= skip:
-            yield b"".join(lines).rstrip(b"\r\n")
+            yield b"".join(lines).rstrip(b"\n")
 
 
 def _told(source: Source, file: BinaryIO) -> Iterator[bytes]:
-    """The lines, with the file's name where its compression is broken."""
+    """The lines, with the file's name where its compression is broken. Those of text end as Python's own files of text
+    have them, whatever ends them in the file."""
     try:
-        yield from file
+        for line in file:
+            if source.kind != "text" or b"\r" not in line:
+                yield line
+            else:
+                yield from line.replace(b"\r\n", b"\n").replace(b"\r", b"\n").splitlines(keepends=True)
     except (EOFError, OSError) as error:
         raise PartitaError(f"{source.path}: it cannot be read to its end: {error}") from None
     except Exception as error:
@@ -201,32 +209,41 @@ def _pyarrow(source: Source) -> Any:
     return pyarrow
 
 
-def _column(source: Source, names: list[str], field: str) -> str:
-    if field not in names:
-        raise PartitaError(f"{source.path}: there is no column {field!r}, found {', '.join(names[:8])}; say which with --field")
-    return field
+def _column(source: Source, schema: Any, field: str) -> None:
+    """PartitaError unless there is one column of that name, and it holds text, or bytes that may be text."""
+    names, types = schema.names, _pyarrow(source).types
+    if names.count(field) != 1:
+        found = f"there is no column {field!r}, found {', '.join(names[:8])}" if field not in names else f"{names.count(field)} columns are called {field!r}"
+        raise PartitaError(f"{source.path}: {found}; say which with --field")
+    held = schema.types[names.index(field)]
+    value = held.value_type if types.is_dictionary(held) else held
+    if not any(of(value) for of in (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary, types.is_binary_view)):
+        raise PartitaError(f"{source.path}: column {field!r} is {held}, expected text; say which with --field")
 
 
-def _values(batches: Iterator[Any], skip: int) -> Iterator[str | None]:
-    for batch in batches:
-        if skip >= batch.num_rows:
-            skip -= batch.num_rows
+def _values(columns: Iterator[Any], skip: int) -> Iterator[bytes | None]:
+    """As bytes: text that is no UTF-8 is then found where its row is known."""
+    for column in columns:
+        if skip >= len(column):
+            skip -= len(column)
             continue
-        yield from batch.column(0)[skip:].to_pylist()
+        column = column[skip:]
+        plain = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
+        yield from plain.cast("large_binary").to_pylist()
         skip = 0
 
 
-def _parquet(source: Source, field: str, documents: str, skip: int) -> Iterator[str | None]:
+def _parquet(source: Source, field: str, documents: str, skip: int) -> Iterator[bytes | None]:
     pyarrow = _pyarrow(source)
     try:
         with pyarrow.parquet.ParquetFile(source.path) as file:
-            column = _column(source, file.schema_arrow.names, field)
-            yield from _values(file.iter_batches(batch_size=4096, columns=[column]), skip)
+            _column(source, file.schema_arrow, field)
+            yield from _values((batch.column(field) for batch in file.iter_batches(batch_size=4096, columns=[field])), skip)
     except pyarrow.ArrowException as error:
         raise PartitaError(f"{source.path}: {error}") from None
 
 
-def _arrow(source: Source, field: str, documents: str, skip: int) -> Iterator[str | None]:
+def _arrow(source: Source, field: str, documents: str, skip: int) -> Iterator[bytes | None]:
     pyarrow = _pyarrow(source)
     try:
         with pyarrow.memory_map(str(source.path)) as file:
@@ -237,7 +254,7 @@ def _arrow(source: Source, field: str, documents: str, skip: int) -> Iterator[st
                 file.seek(0)
                 reader = pyarrow.ipc.open_stream(file)
                 batches = iter(reader)
-            column = _column(source, reader.schema.names, field)
-            yield from _values((batch.select([column]) for batch in batches), skip)
+            _column(source, reader.schema, field)
+            yield from _values((batch.column(field) for batch in batches), skip)
     except pyarrow.ArrowException as error:
         raise PartitaError(f"{source.path}: {error}") from None
