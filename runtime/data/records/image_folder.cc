@@ -14,9 +14,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string suffix_of(const std::string& path) {
-  const std::string suffix = fs::path(path).extension().string();
+std::string suffix_of(const fs::path& path) {
+  const std::string suffix = path.extension().string();
   return suffix.empty() ? "" : absl::AsciiStrToLower(suffix.substr(1));
+}
+
+// What torchvision's ImageFolder takes for a picture besides, and nothing here decodes: samples would be others
+// without.
+bool is_foreign_image(std::string_view suffix) {
+  constexpr std::string_view kForeign[] = {"bmp", "pgm", "ppm", "tif", "tiff", "webp"};
+  return std::find(std::begin(kForeign), std::end(kForeign), suffix) != std::end(kForeign);
 }
 
 struct Picture {
@@ -62,7 +69,8 @@ absl::Status unreadable(const std::string& folder, const std::error_code& error)
 
 absl::StatusOr<std::unique_ptr<RecordStore>> open_image_folder(const std::string& folder) {
   std::error_code error;
-  std::vector<std::string> classes, files;
+  std::vector<std::string> classes;
+  std::vector<std::pair<std::string, std::string>> files;  // the folder below this one, "" for itself, and the name
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     if (it->is_directory()) classes.push_back(it->path().filename());
   }
@@ -70,23 +78,34 @@ absl::StatusOr<std::unique_ptr<RecordStore>> open_image_folder(const std::string
   std::sort(classes.begin(), classes.end());
   const auto options = fs::directory_options::follow_directory_symlink;
   for (fs::recursive_directory_iterator it(folder, options, error), end; !error && it != end; it.increment(error)) {
-    const std::string path = it->path().lexically_relative(folder).string();
-    if (it->is_regular_file() && is_image_suffix(suffix_of(path))) files.push_back(path);
+    const std::string suffix = suffix_of(it->path());
+    // A link that leads nowhere stays: reading it is the error that it is for others.
+    if ((is_image_suffix(suffix) || is_foreign_image(suffix)) && !it->is_directory()) {
+      const std::string path = it->path().lexically_relative(folder).string();
+      const size_t name = path.rfind('/') + 1;
+      files.emplace_back(path.substr(0, name == 0 ? 0 : name - 1), path.substr(name));
+    }
   }
   if (error) return unreadable(folder, error);
+  // As os.walk, sorted, gives them: a folder's own files before those of the folders in it.
   std::sort(files.begin(), files.end());
 
   std::vector<int64_t> count(classes.size(), 0);
   std::vector<Picture> pictures;
-  for (std::string& path : files) {
+  const std::string who = cat("image folder ", quote(folder, 1000));
+  for (const auto& [below, file] : files) {
+    std::string path = cat(below, below.empty() ? "" : "/", file);
     const auto name = std::lower_bound(classes.begin(), classes.end(), path.substr(0, path.find('/')));
     const bool inside = path.find('/') != std::string::npos;
     if (!classes.empty() && !inside) continue;  // beside the classes' folders
+    if (is_foreign_image(suffix_of(path)))
+      return absl::InvalidArgumentError(
+          cat(who, " holds ", quote(path, 1000),
+              ", expected .jpg, .jpeg, .png alone; convert such pictures, or move them elsewhere"));
     const int64_t label = inside ? name - classes.begin() : 0;
     if (inside) ++count[static_cast<size_t>(label)];
     pictures.push_back({std::move(path), label});
   }
-  const std::string who = cat("image folder ", quote(folder, 1000));
   if (pictures.empty())
     return absl::InvalidArgumentError(
         cat(who, " holds no picture (.jpg, .jpeg, .png)", classes.empty() ? "" : " in the folders of its classes"));

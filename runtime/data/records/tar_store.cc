@@ -21,6 +21,7 @@ constexpr int64_t kMostShards = 1 << 20;
 // A header of POSIX's ustar: where its fields lie, and how long they are.
 constexpr std::pair<int64_t, int64_t> kName{0, 100}, kSize{124, 12}, kChecksum{148, 8}, kPrefix{345, 155};
 constexpr int64_t kType = 156, kMagic = 257;
+constexpr char kSparse[] = "a member is stored without its zeros; pack it without --sparse";
 
 std::string_view field_of(std::string_view header, std::pair<int64_t, int64_t> at) {
   const std::string_view text = header.substr(static_cast<size_t>(at.first), static_cast<size_t>(at.second));
@@ -66,6 +67,7 @@ absl::Status read_pax(std::string_view text, std::string& path, int64_t& size) {
     const std::string_view key = record.substr(0, equals),
                            value = record.substr(std::min(equals, record.size() - 1) + 1);
     if (key == "path") path = value;
+    if (key.starts_with("GNU.sparse.")) return absl::InvalidArgumentError(kSparse);
     if (key == "size") {
       const auto parsed = std::from_chars(value.data(), value.data() + value.size(), size);
       if (parsed.ec != std::errc() || size < 0) return absl::DataLossError("an extended header is damaged");
@@ -86,15 +88,21 @@ struct Record {
   std::vector<Member> members;
 };
 
-// Adds a member to the records of a shard: those with one key follow one another.
-void take_member(uint32_t shard, const std::string& path, int64_t offset, int64_t size, std::vector<Record>& records) {
+// Adds a member to the records of a shard: those with one key follow one another. False where it is there already.
+bool take_member(uint32_t shard, const std::string& path, int64_t offset, int64_t size, std::vector<Record>& records) {
   const size_t name = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
   const size_t dot = path.find('.', name);
-  if (dot == std::string::npos || dot == name) return;  // hidden files, and what has no suffix
+  if (dot == std::string::npos || dot == name) return true;  // hidden files, and what has no suffix
   const std::string key = path.substr(0, dot);
   if (records.empty() || records.back().shard != shard || records.back().key != key)
     records.push_back({shard, key, {}});
-  records.back().members.push_back({absl::AsciiStrToLower(path.substr(dot + 1)), offset, size});
+  std::vector<Member>& members = records.back().members;
+  std::string suffix = absl::AsciiStrToLower(path.substr(dot + 1));
+  for (const Member& m : members) {
+    if (m.suffix == suffix) return false;
+  }
+  members.push_back({std::move(suffix), offset, size});
+  return true;
 }
 
 absl::Status read_members(const MappedFile& file, uint32_t shard, std::vector<Record>& records) {
@@ -113,6 +121,7 @@ absl::Status read_members(const MappedFile& file, uint32_t shard, std::vector<Re
     int64_t size = number_of(header, kSize);
     if (size < 0 || !checksum_holds(header)) return fault(at, "expected the header of a member of a tar, found none");
     const char type = header[kType];
+    if (type == 'S') return fault(at, kSparse);
     const bool regular = type == '0' || type == '\0' || type == '7';
     if (regular && long_size >= 0) size = long_size;
     const int64_t data = at + kBlock;
@@ -129,7 +138,8 @@ absl::Status read_members(const MappedFile& file, uint32_t shard, std::vector<Re
         const std::string_view prefix = header.substr(kMagic, 5) == "ustar" ? field_of(header, kPrefix) : "";
         path = cat(prefix, prefix.empty() ? "" : "/", field_of(header, kName));
       }
-      if (regular) take_member(shard, path, data, size, records);
+      if (regular && !take_member(shard, path, data, size, records))
+        return fault(at, cat("the sample has ", quote(path, 1000), " already"));
       long_path.clear();
       long_size = -1;
     }

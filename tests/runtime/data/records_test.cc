@@ -167,6 +167,22 @@ TEST_F(Records, OfAFolderHaveItsClasses) {
   }());
 }
 
+// torchvision's samples of this folder, in its order.
+TEST_F(Records, OfAFolderComeAsTorchvisionHasThem) {
+  for (const std::string name : {"a/z.png", "a/sub/x.png", "a/sub-y/x.png", "a/sub/deep/q.png", "b/1.png", "top.bmp"}) {
+    std::filesystem::create_directories(std::filesystem::path(out_ / name).parent_path());
+    out_.write(name, "");
+  }
+  const auto store = *open_image_folder(out_.path());
+  std::vector<std::string> order;
+  for (int64_t k = 0; k < store->records(); ++k) order.push_back(store->locate(k).substr(out_.path().size() + 2));
+  EXPECT_THAT(order, ElementsAre("a/z.png'", "a/sub/x.png'", "a/sub-y/x.png'", "a/sub/deep/q.png'", "b/1.png'"));
+  std::filesystem::create_symlink("nowhere", out_ / "b/2.png");
+  EXPECT_EQ((*open_image_folder(out_.path()))->records(), 6);  // and is an error when it is read
+  out_.write("b/2.webp", "");
+  EXPECT_THAT(message(open_image_folder(out_.path()).status()), HasSubstr("holds 'b/2.webp', expected .jpg"));
+}
+
 TEST_F(Records, AreDrawnAlikeByEveryRankAndAnewEachEpoch) {
   DataConfig config = {.kind = DataKind::kImages, .path = folder(), .shuffle = true, .seed = 3, .epochs = 0};
   config.images = {.crop = ImageCrop::kRandomResized, .flip = 0.5};
@@ -237,6 +253,9 @@ TEST_F(Records, ThatDoNotFitAreToldWithTheirName) {
     other[at] = static_cast<char>(other[at] ^ 0x11);
     (void)open_tar_store(out_.write("damaged.tar", other));
   }
+  const std::string picture = whole.substr(512, 2560);
+  EXPECT_THAT(message(open_tar_store(out_.write("twice.tar", picture + whole.substr(512))).status()),
+              HasSubstr("byte 2560: the sample has 'train/v1.0/000000.jpg' already"));
   EXPECT_THAT(message(open_tar_store(out_.write("x.tar", "\x1f\x8b________")).status()), HasSubstr("compressed"));
   EXPECT_THAT(message(open_image_folder(out_ / "none").status()), HasSubstr("cannot be read"));
   std::filesystem::create_directories(out_ / "empty/birds");
