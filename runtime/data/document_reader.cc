@@ -190,6 +190,8 @@ class DocumentReader : public SampleReader {
         PARTITA_ASSIGN_OR_RETURN(value, checked(at));
       }
     }
+    // Padding is no part of any document: a mask of equal numbers keeps them apart, in both directions.
+    if (c.role == ColumnRole::kDocuments) std::fill(values.begin() + (w.end - w.begin), values.end(), document + 1);
     return values;
   }
 

@@ -118,10 +118,14 @@ absl::StatusOr<TokenWindows> token_windows(const DataConfig& config, const std::
     PARTITA_ASSIGN_OR_RETURN(const ColumnRole role, column_role(config, spec.name));
     const bool known = role != ColumnRole::kUnknown && role != ColumnRole::kRandom &&
                        (role != ColumnRole::kDocuments || config.documents != DocumentMode::kJoin);
+    if (role == ColumnRole::kDocuments && !known)
+      return absl::InvalidArgumentError(cat("graph input ", quote(spec.name),
+                                            ": windows that join documents have no numbers of theirs; say documents: "
+                                            "separate, pack or pad under data"));
     if (!known) {
-      return absl::InvalidArgumentError(
-          cat("graph input ", quote(spec.name), ": what it takes from the token file ", quote(config.path, 1000),
-              " is not clear; say so under data: columns: {input: input_ids|labels|position_ids|ones|zeros}"));
+      return absl::InvalidArgumentError(cat(
+          "graph input ", quote(spec.name), ": what it takes from the token file ", quote(config.path, 1000),
+          " is not clear; say so under data: columns: {input: input_ids|labels|position_ids|documents|ones|zeros}"));
     }
     if (role == ColumnRole::kInputIds && windows.sequence == 0) windows.sequence = sample_elements(spec);
     windows.shifted = windows.shifted || (role == ColumnRole::kLabels && shifts_labels(config, spec.name));

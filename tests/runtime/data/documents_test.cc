@@ -75,6 +75,9 @@ TEST_F(DocumentData, Pad_GivesEachDocumentAWindow) {
   EXPECT_THAT(column(*source, 1, 0), ElementsAre(7, 8, 9, 0));
   EXPECT_THAT(column(*source, 2, 0), ElementsAre(3, 2, 1, 1));
   EXPECT_THAT(column(*source, 2, 1), ElementsAre(2, -100, -100, -100));
+  EXPECT_THAT(column(*source, 2, 3), ElementsAre(0, 0, 1, 1));  // padding is of no document
+  EXPECT_THAT(std::string(DataSource::open(config(DocumentMode::kJoin), inputs(), 1).status().message()),
+              HasSubstr("'documents': windows that join documents have no numbers"));
 }
 
 TEST_F(DocumentData, LabelsThatTheModelShifts_AreIgnoredWhereADocumentBegins) {
