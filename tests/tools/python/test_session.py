@@ -71,7 +71,9 @@ def test_batches_are_looked_at(mlp, points):
         session.step({**batch, "x": batch["x"][:4]})
     with pytest.raises(partita.PartitaError, match="'target' is float64, expected int64"):
         session.step({**batch, "target": batch["target"] * 1.0})
-    session.step({**batch, "x": batch["x"].astype(np.float64)})
+    with pytest.raises(partita.PartitaError, match="'target' holds 9223372036854775808, which int64 cannot hold"):
+        session.step({**batch, "target": np.full(8, 1 << 63, np.uint64)})
+    session.step({"x": batch["x"].astype(np.float64), "target": batch["target"].astype(np.uint16)})
     assert session.metrics["step"] == 0
     with pytest.raises(partita.PartitaError, match="'target' holds 99: expected numbers from 0 to 3"):
         session.step({**batch, "target": np.full(8, 99)})

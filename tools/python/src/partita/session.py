@@ -130,8 +130,14 @@ class Session:
         array = as_array(value)
         if array.shape != shape:
             raise PartitaError(f"batch: {self._names[k]!r} has shape {array.shape}, expected {shape}")
-        if array.dtype.kind != np.dtype(dtype).kind:
+        integers = array.dtype.kind in "iu" and np.dtype(dtype).kind in "iu"
+        if array.dtype.kind != np.dtype(dtype).kind and not integers:
             raise PartitaError(f"batch: {self._names[k]!r} is {array.dtype}, expected {np.dtype(dtype)}")
+        if integers and not np.can_cast(array.dtype, dtype):
+            held = np.iinfo(dtype)
+            for value in map(int, (array.min(), array.max())):
+                if not held.min <= value <= held.max:
+                    raise PartitaError(f"batch: {self._names[k]!r} holds {value}, which {np.dtype(dtype)} cannot hold")
         array = np.ascontiguousarray(array, dtype)
         return _bf16_bits(array) if said == "bf16" else array
 
