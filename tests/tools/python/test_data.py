@@ -126,6 +126,13 @@ def test_lines_of_text_end_as_python_reads_them(tmp_path, tokenizer):
         assert documents(data.TokenFile(out.path)) == [[*made.encode(t).ids, END] for t in texts]
 
 
+def test_a_line_without_an_end_is_refused(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(records, "WHOLE_FILE_BYTES", 1 << 20)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"x" * (3 << 20)))
+    with pytest.raises(PartitaError, match="a.jsonl.gz: a line has more than 1 MiB"):
+        data.tokenize(tmp_path / "a.jsonl.gz", tokenizer, tmp_path / "out", workers=1)
+
+
 def test_what_is_no_text_is_named_and_ends_no_process(tmp_path, tokenizer):
     path = tmp_path / "a.jsonl"
     deep = b"[" * 100000
@@ -170,3 +177,8 @@ def test_mixtures_weigh_by_size_temperature_or_as_said(tmp_path):
     assert made.epochs == pytest.approx([1000 / 900, 10]) and len(made.warnings) == 1
     with pytest.raises(PartitaError, match="expected 2 numbers above 0"):
         data.mix(paths, weights=[1])
+    odd = tmp_path / "it's \\ \"odd\""
+    for end in (".bin", ".idx"):
+        (tmp_path / f"a{end}").rename(f"{odd}{end}")
+    said = data.mix([odd]).recipe.split("path: ")[1].split(", weight")[0]
+    assert json.loads(said) == f"{odd}.bin"  # a text of JSON's is one of YAML's

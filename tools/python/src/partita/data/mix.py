@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ class Mixture:
     @property
     def recipe(self) -> str:
         """The section `data` of train.yaml."""
-        lines = [f"  - {{path: {p!r}, weight: {w:.6g}}}" for p, w in zip(self.paths, self.weights)]
+        lines = [f"  - {{path: {json.dumps(p, ensure_ascii=False)}, weight: {w:.6g}}}" for p, w in zip(self.paths, self.weights)]
         return "\n".join(["data:", "  sources:", *lines]) + "\n"
 
     @property
@@ -49,7 +50,8 @@ def mix(paths: Sequence[str | Path], *, weights: Sequence[float] | None = None, 
 
     `total`: tokens of the whole training; default: all files once. PartitaError where a weight is not positive or a file is empty.
     """
-    tokens = [len(TokenFile(p).tokens) for p in paths]
+    files = [TokenFile(p) for p in paths]
+    tokens = [len(f.tokens) for f in files]
     if not paths or 0 in tokens:
         raise PartitaError("no token file was named" if not paths else f"{paths[tokens.index(0)]}: there is no token in it")
     if not temperature > 0:
@@ -58,4 +60,4 @@ def mix(paths: Sequence[str | Path], *, weights: Sequence[float] | None = None, 
         weights = [(t / max(tokens)) ** (1 / temperature) for t in tokens]
     if len(weights) != len(paths) or not all(0 < w < float("inf") for w in weights):
         raise PartitaError(f"weights: expected {len(paths)} numbers above 0, one for each file, found {', '.join(map(str, weights))}")
-    return Mixture([str(p) for p in paths], tokens, [w / sum(weights) for w in weights], total or sum(tokens))
+    return Mixture([str(f.bin) for f in files], tokens, [w / sum(weights) for w in weights], total or sum(tokens))

@@ -178,7 +178,9 @@ def _told(source: Source, file: BinaryIO) -> Iterator[bytes]:
     """The lines, with the file's name where its compression is broken. Those of text end as Python's own files of text
     have them, whatever ends them in the file."""
     try:
-        for line in file:
+        while line := file.readline(WHOLE_FILE_BYTES + 1):
+            if len(line) > WHOLE_FILE_BYTES:  # and what unpacks to no end
+                raise PartitaError(f"{source.path}: a line has more than {WHOLE_FILE_BYTES >> 20} MiB; divide it")
             if source.kind != "text" or b"\r" not in line:
                 yield line
             else:
