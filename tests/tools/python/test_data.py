@@ -149,6 +149,29 @@ def test_what_is_no_text_is_named_and_ends_no_process(tmp_path, tokenizer):
             data.tokenize(table, tokenizer, tmp_path / f"table{k}", workers=1)
 
 
+def test_damaged_files_are_refused_by_name(tmp_path, tokenizer):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"text": ["ab" * k for k in range(40)]})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    with pyarrow.OSFile(str(tmp_path / "b.arrow"), "wb") as out, pyarrow.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(b"".join(b'{"text": "abc%d"}\n' % k for k in range(300))))
+    for name in ("a.parquet", "b.arrow", "c.jsonl.gz"):
+        whole, refused = (tmp_path / name).read_bytes(), 0
+        for at in range(8, len(whole) - 8, len(whole) // 60):
+            for spoiled in (bytes([whole[at] ^ 0x81]), b"\xff\xff\xff\x7f"):
+                path = tmp_path / f"{at}-{len(spoiled)}-{name}"  # each its own: some are mapped
+                path.write_bytes(whole[:at] + spoiled + whole[at + len(spoiled) :])
+                source = records.find_sources([path])[0]
+                try:
+                    for block in records.blocks_of(source, "text", "file", 0):
+                        list(records.texts_of(block, "text", skip_bad=True))
+                except PartitaError as error:
+                    assert path.name in str(error)
+                    refused += 1
+        assert refused > 20, name
+
+
 def test_the_command_writes_what_training_reads(tmp_path, tokenizer):
     program = [sys.executable, "-c", "from partita.programs import main; main()", "data"]
     lines = write_lines(tmp_path / "a.jsonl")

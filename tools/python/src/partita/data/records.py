@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +186,7 @@ def _told(source: Source, file: BinaryIO) -> Iterator[bytes]:
                 yield line
             else:
                 yield from line.replace(b"\r\n", b"\n").replace(b"\r", b"\n").splitlines(keepends=True)
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise PartitaError(f"{source.path}: it cannot be read to its end: {error}") from None
     except Exception as error:
         if type(error).__name__ != "ZstdError":
@@ -224,14 +225,17 @@ def _column(source: Source, schema: Any, field: str) -> None:
 
 
 def _values(columns: Iterator[Any], skip: int) -> Iterator[bytes | None]:
-    """As bytes: text that is no UTF-8 is then found where its row is known."""
+    """As bytes: text that is no UTF-8 is then found where its row is known. What a damaged file says of where values lie
+    is checked before they are looked at, which pyarrow by itself does not do."""
     for column in columns:
         if skip >= len(column):
             skip -= len(column)
             continue
-        column = column[skip:]
-        plain = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
-        yield from plain.cast("large_binary").to_pylist()
+        packed = hasattr(column, "dictionary_decode")
+        column.validate(full=packed)
+        plain = (column.dictionary_decode() if packed else column).cast("large_binary")
+        plain.validate(full=True)
+        yield from plain[skip:].to_pylist()
         skip = 0
 
 
@@ -241,8 +245,8 @@ def _parquet(source: Source, field: str, documents: str, skip: int) -> Iterator[
         with pyarrow.parquet.ParquetFile(source.path) as file:
             _column(source, file.schema_arrow, field)
             yield from _values((batch.column(field) for batch in file.iter_batches(batch_size=4096, columns=[field])), skip)
-    except pyarrow.ArrowException as error:
-        raise PartitaError(f"{source.path}: {error}") from None
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise PartitaError(f"{source.path}: it is damaged, or no .{source.kind}: {str(error).strip()}") from None
 
 
 def _arrow(source: Source, field: str, documents: str, skip: int) -> Iterator[bytes | None]:
@@ -258,5 +262,5 @@ def _arrow(source: Source, field: str, documents: str, skip: int) -> Iterator[by
                 batches = iter(reader)
             _column(source, reader.schema, field)
             yield from _values((batch.column(field) for batch in batches), skip)
-    except pyarrow.ArrowException as error:
-        raise PartitaError(f"{source.path}: {error}") from None
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise PartitaError(f"{source.path}: it is damaged, or no .{source.kind}: {str(error).strip()}") from None
