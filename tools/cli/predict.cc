@@ -133,6 +133,11 @@ struct ValueFlags : PredictFlags {
   int64_t batch = 0, batches = -1;
 };
 
+// Whether a sample's pictures are others in each epoch.
+bool draws(const ImageSettings& images) {
+  return images.crop == ImageCrop::kRandom || images.crop == ImageCrop::kRandomResized || images.flip > 0;
+}
+
 // One file of every value, the samples of all batches one after the other.
 absl::Status predict(const ValueFlags& flags) {
   PARTITA_ASSIGN_OR_RETURN(const Recipe recipe, flags.recipe());
@@ -151,6 +156,10 @@ absl::Status predict(const ValueFlags& flags) {
   if (batches < 1)
     return absl::InvalidArgumentError(cat("expected at least ", samples, " samples, a batch, found ",
                                           inputs->source().samples_per_epoch(), "; say --batch for smaller ones"));
+  if (draws(data.images))
+    std::fprintf(stderr,
+                 "warning: pictures are cropped or flipped at random, as data: images says for training; say what an "
+                 "evaluation does with them: --set 'data.images={crop: center, …}'\n");
   std::vector<runtime::TensorInfo> infos;
   for (const runtime::ProgramOutput& o : predictor->program().outputs) {
     std::vector<int64_t> shape = o.operand.shape;

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <random>
 
+#include "base/cat.h"
 #include "runtime/files/safetensors.h"
 #include "tests/support/command.h"
 #include "tests/support/onnx_models.h"
@@ -117,6 +119,24 @@ TEST_F(Predict, SamplesThatFillNoBatchAreTold) {
   ASSERT_EQ(o.code, 0) << o.text;
   EXPECT_THAT(o.text, testing::HasSubstr("the last 66 of 166 samples do not fill a batch of 100 and are left out"));
   EXPECT_EQ(tensor("x").size(), static_cast<size_t>(100 * kSequence * kWidth));
+}
+
+TEST_F(Predict, PicturesAtRandomAreTold) {
+  onnx::ModelProto m = empty_model();
+  onnx::GraphProto* g = m.mutable_graph();
+  add_value(g->add_input(), "x", {1, 3, 8, 8});
+  add_floats(g, "w", {1}, {1.0f});
+  add_node(g, "Mul", {"x", "w"}, {"y"});
+  add_int(add_node(g, "ReduceMean", {"y"}, {"loss"}), "keepdims", 0);
+  add_value(g->add_output(), "loss", {});
+  std::filesystem::create_directories(out_ / "pictures/a");
+  std::filesystem::copy_file(std::string(PARTITA_TEST_DATA) + "/images/colour.png", out_ / "pictures/a/1.png");
+  const std::string command =
+      cat("predict ", out_.write("pictures.onnx", m.SerializeAsString()), " --train ",
+          out_.write("pictures.yaml", "loss: {kind: output}\ndata: {images: {crop: random, flip: 0.5}}\n"), " --data ",
+          out_ / "pictures", " --value x -o ", out_ / "values.safetensors");
+  EXPECT_THAT(run_partita(command).text, HasSubstr("warning: pictures are cropped or flipped at random"));
+  EXPECT_THAT(run_partita(command + " --set 'data.images={crop: center}'").text, testing::Not(HasSubstr("warning")));
 }
 
 TEST_F(Predict, WithoutAValueItIsTheScoresOfTheLoss) {
