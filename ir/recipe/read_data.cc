@@ -33,8 +33,9 @@ absl::Status parse_sources(const YamlNode& node, const std::string& path, DataRe
       {"end_of_document", integer(&SourceRecipe::end_of_document, 0)},
   };
   if (node.kind == Kind::kNull) return absl::OkStatus();
-  if (node.kind != Kind::kSequence || node.items.empty())
-    return unexpected(node, path, "a list of sources {path, weight, …}");
+  constexpr size_t kMostSources = 1024;  // an epoch deals its samples out in blocks of so many
+  if (node.kind != Kind::kSequence || node.items.empty() || node.items.size() > kMostSources)
+    return unexpected(node, path, cat("a list of 1 to ", kMostSources, " sources {path, weight, …}"));
   for (size_t k = 0; k < node.items.size(); ++k) {
     const YamlNode& item = *node.items[k];
     SourceRecipe& source = out.sources.emplace_back();

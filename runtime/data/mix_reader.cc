@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 
 #include "base/cat.h"
 #include "base/mix64.h"
@@ -67,6 +68,7 @@ class MixReader : public SampleReader {
   MixReader(std::vector<std::unique_ptr<SampleReader>> sources, const std::vector<double>& weights,
             std::string description)
       : sources_(std::move(sources)),
+        weights_(weights),
         share_(shares(weights)),
         turns_(pattern(share_)),
         description_(std::move(description)) {
@@ -115,6 +117,12 @@ class MixReader : public SampleReader {
     for (const auto& s : sources_) {
       for (std::string& line : s->told()) all.push_back(std::move(line));
     }
+    const double total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
+    for (size_t s = 0; s < sources_.size(); ++s) {
+      const double asked = weights_[s] / total * kBlock;
+      if (std::abs(static_cast<double>(share_[s]) - asked) > 0.1 * asked)
+        all.push_back(cat(sources_[s]->describe(), ": ", share_[s], " of ", kBlock, " samples; by its weight ", asked));
+    }
     return all;
   }
 
@@ -151,6 +159,7 @@ class MixReader : public SampleReader {
   }
 
   std::vector<std::unique_ptr<SampleReader>> sources_;
+  std::vector<double> weights_;
   std::vector<int64_t> share_;
   std::vector<Turn> turns_;
   std::vector<int64_t> of_epoch_;  // turns of each source

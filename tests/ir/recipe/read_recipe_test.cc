@@ -177,6 +177,8 @@ data:
 }
 
 TEST(ParseRecipe_Refused, Table) {
+  std::string many;
+  for (int k = 0; k < 1024; ++k) many += "{path: a}, ";
   const struct {
     std::string text, message;
   } kCases[] = {
@@ -201,6 +203,7 @@ TEST(ParseRecipe_Refused, Table) {
       {"data: {path: a, sources: [{path: b}]}", "t:1:7: data: expected `path` or `sources`, found both"},
       {"data: {sources: [{weight: 1}]}", "t:1:18: data.sources[0]: missing key 'path'"},
       {"data: {sources: [{path: a, weight: -1}]}", "data.sources[0].weight: expected"},
+      {"data: {sources: [" + many + "{path: a}]}", "data.sources: expected a list of 1 to 1024 sources"},
       {"data: {sources: [{path: a, weight: 1}, {path: b}]}",
        "t:1:40: data.sources[1]: expected a weight for each source or for none"},
       // What the kind of data would ignore.

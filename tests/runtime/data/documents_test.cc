@@ -202,6 +202,9 @@ TEST_F(DocumentData, Mix_KeepsTheWeights_AndAnyPositionIsFoundAtOnce) {
   int64_t id = 0;
   ASSERT_TRUE((*source)->fetch(57, 0, 1, 0, std::as_writable_bytes(std::span(&id, 1))).ok());
   EXPECT_EQ(id, order[57]);
+  c.sources[1].weight = 1e-4;  // less than can be dealt out
+  EXPECT_THAT((*DataSource::open(c, one, 1))->told(),
+              testing::Contains(HasSubstr("b.txt': 1 of 1024 samples; by its weight 0.034")));
 }
 
 // What an epoch leaves of a source comes in the next one, in whatever order an epoch's samples are.
