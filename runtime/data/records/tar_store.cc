@@ -204,13 +204,18 @@ absl::StatusOr<std::vector<std::string>> in_braces(const std::string& path) {
   return paths;
 }
 
+constexpr std::string_view kPacked[] = {".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz"};
+
 absl::StatusOr<std::vector<std::string>> shards_of(const std::string& path) {
   if (path.find('{') != std::string::npos) return in_braces(path);
   std::error_code error;
   if (!fs::is_directory(path, error)) return std::vector<std::string>{path};
   std::vector<std::string> paths;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".tar") paths.push_back(it->path());
+    const std::string name = it->path().filename().string();
+    const bool packed =
+        std::any_of(std::begin(kPacked), std::end(kPacked), [&](auto end) { return name.ends_with(end); });
+    if (packed || name.ends_with(".tar")) paths.push_back(it->path());  // what is compressed is refused as it is read
   }
   std::sort(paths.begin(), paths.end());
   if (paths.empty()) return absl::NotFoundError(cat("folder ", quote(path, 1000), " holds no .tar"));

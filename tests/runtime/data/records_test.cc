@@ -221,6 +221,11 @@ TEST_F(Records, OfArchivesAreTheirMembers) {
                                out_ / ("s-" + std::string(k < 10 ? "0" : "") + std::to_string(k) + ".tar"));
   EXPECT_EQ((*open_tar_store(out_ / "s-{09..11}.tar"))->records(), 9);
   EXPECT_EQ((*open_tar_store(out_.path()))->records(), 12);
+  out_.write("s-11.tar.idx", "");
+  out_.write("s-12.tar.gz", "\x1f\x8b________");  // not passed over
+  EXPECT_THAT(message(open_tar_store(out_.path()).status()), HasSubstr("s-12.tar.gz' is compressed"));
+  std::filesystem::remove(out_ / "s-12.tar.gz");
+  EXPECT_EQ((*open_tar_store(out_.path()))->records(), 12);
   EXPECT_THAT(message(open_tar_store(out_ / "s-{11..13}.tar").status()), HasSubstr("s-12.tar"));
   EXPECT_THAT(message(open_tar_store(out_ / "s-{a..b}.tar").status()), HasSubstr("expected numbers in braces"));
 }
