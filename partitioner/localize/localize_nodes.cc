@@ -210,8 +210,11 @@ std::vector<ValueId> Localizer::emit_local(const Node& node, const Formula& form
   return *std::move(outputs);
 }
 
-// Emits a node that was put off, at a split of its factors, in the context of whoever asks.
+// Emits a node that was put off, at a split of its factors, in the context of whoever asks, but no later than in its
+// own segment: the data that it may be made of are there while their micro-batch is.
 void Localizer::make(const Node& node, const Formula& formula, const FactorSplit& split) {
+  const NodeContext asked = b_.context();
+  if (asked.segment > Segment::kBackward && is_micro_batch(node.segment)) at(node);
   NodeContext context = b_.context();
   std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
   size_t present = 0;
@@ -221,13 +224,12 @@ void Localizer::make(const Node& node, const Formula& formula, const FactorSplit
   }
   context.origin = node.origin;
   if (node.chunk > 0) context.chunk = node.chunk;  // in its own stage, whichever asks
-  NodeContext restore = b_.context();
   b_.context() = context;
   std::vector<ValueId> outputs = emit_local(node, formula, split, inputs);
   for (size_t k = 0; k < outputs.size(); ++k)
     variants_[node.outputs[k]].push_back(
         {outputs[k], operand_sharding(formula, formula.outputs[k], split), context.segment});
-  b_.context() = restore;
+  b_.context() = asked;
 }
 
 // The node's operand under another sharding: what makes it smaller is done by who has it, the rest by who reads it.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "base/cat.h"
 #include "ir/graph/builder.h"
@@ -177,6 +178,22 @@ TEST(Localize_DataParallel, EqualsSerial) {
     EXPECT_EQ(count(local.graph, "all_gather"), 0);
     // One reduction for each parameter, and two for the loss: its sum and its count.
     EXPECT_EQ(count(local.graph, "all_reduce"), 8 + 2);
+  }
+}
+
+// Nothing is split, so that every node waits for a reader, and a model without a product has none before the update:
+// outside of forward and backward no micro-batch's data are there.
+TEST(Localize_IdleAxis, ReadsDataWithTheirMicroBatch) {
+  Builder b;
+  ValueId w = b.state({.name = "w", .kind = StateKind::kParameter, .parameter = {}, .initial = {}}, {kF, {7}});
+  b.output("logits", b.mul(b.input("x", {kF, {4, 7}}), w));
+  Problem p = problem(1, false, std::move(b).finish());
+  LocalProgram local = expect_equal_to_serial(p, replicated_plan(p, {{"tensor", 2}}), "an idle axis");
+  std::set<ValueId> data;
+  for (const GraphInput& in : local.graph.inputs) data.insert(in.value);
+  for (const Node& node : local.graph.nodes) {
+    if (node.segment <= Segment::kBackward) continue;
+    for (ValueId v : node.inputs) EXPECT_FALSE(data.count(v)) << node.op->name;
   }
 }
 
