@@ -145,6 +145,9 @@ void Localizer::finish_states() {
     const State& s = graph_.states[state_order_[i].first];
     if (s.next == kNoValue) continue;
     const Node* producer = graph_.producer(s.next);
+    // A run moves its running statistics once, also where they are the data's own, which each micro-batch can make.
+    if (mesh_.time >= 0 && s.kind == StateKind::kRunning && producer != nullptr && is_micro_batch(producer->segment))
+      refuse_in_time(s.next, producer->origin);
     b_.context() = {.segment = producer ? producer->segment : Segment::kUpdate,
                     .origin = producer ? producer->origin : -1};
     ValueId next = get(s.next, state_order_[i].second);

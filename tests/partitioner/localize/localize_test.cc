@@ -246,6 +246,22 @@ TEST(Localize_MicroBatches, EqualSerial) {
   expect_equal_to_serial(p, plan, "slices x micro-batches");
 }
 
+// Statistics of the data themselves, which each micro-batch could make of the whole run, would move in each of them.
+TEST(Localize_MicroBatches, MoveNoRunningStatistics) {
+  Builder b;
+  ValueId x = b.input("x", {kF, {4, 7}});
+  ValueId w = b.state({.name = "w", .kind = StateKind::kParameter, .parameter = {}, .initial = {}}, {kF, {7}});
+  ValueId mean = b.state({.name = "mean", .kind = StateKind::kRunning, .parameter = {}, .initial = {}}, {kF, {7}});
+  b.set_next_of(1, b.add(b.scale(mean, 0.9), b.scale(b.reduce_sum(x, {0}, false), 0.025)));
+  b.output("logits", b.mul(x, w));
+  Problem p = problem(1, true, std::move(b).finish());
+  ShardingPlan plan = replicated_plan(p, {{"micro_batch", 2}});
+  plan.mesh.time = 0;
+  plan.micro_batches = 2;
+  split_batch(plan, 0);
+  EXPECT_FALSE(localize(p.graph, plan).ok());
+}
+
 // The gradient of a part of a parameter is padded in each micro-batch, before it is accumulated.
 TEST(Localize_MicroBatches, AParameterInParts) {
   for (int64_t ranks : {1, 2}) {
