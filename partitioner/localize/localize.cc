@@ -26,15 +26,15 @@ Localizer::Localizer(const Graph& graph, const ShardingPlan& plan)
 
 absl::StatusOr<LocalProgram> Localizer::run() {
   start();
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) visit(static_cast<NodeId>(n));
-  finish_states();
+  walk();
+  if (refused_.ok()) finish_states();
   if (!refused_.ok()) return refused_;
   return finish();
 }
 
 absl::StatusOr<std::vector<Sharding>> Localizer::shardings() {
   start();
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) visit(static_cast<NodeId>(n));
+  walk();
   if (!refused_.ok()) return refused_;
   std::vector<Sharding> all;
   for (size_t v = 0; v < variants_.size(); ++v) {
@@ -42,6 +42,11 @@ absl::StatusOr<std::vector<Sharding>> Localizer::shardings() {
     all.back().partial.clear();
   }
   return all;
+}
+
+// To the first refusal: what stands in for a value then need not lie as readers expect.
+void Localizer::walk() {
+  for (size_t n = 0; n < graph_.nodes.size() && refused_.ok(); ++n) visit(static_cast<NodeId>(n));
 }
 
 void Localizer::start() {

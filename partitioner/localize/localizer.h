@@ -39,6 +39,7 @@ class Localizer {
   absl::StatusOr<LocalProgram> finish();
 
   // Nodes, in order.
+  void walk();
   void visit(NodeId n);
   int put_off_depth(const Node& node) const;
   const Sharding* parameter_of(const Node& node) const;

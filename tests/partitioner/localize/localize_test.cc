@@ -79,9 +79,11 @@ Graph table_in_parts() {
   return std::move(g).finish();
 }
 
-Graph training_graph(int64_t micro_batches, bool accumulate, const Graph& forward) {
+const LossRecipe kCrossEntropy{.kind = LossKind::kCrossEntropy, .output = "logits", .ignore_index = 3};
+
+Graph training_graph(int64_t micro_batches, bool accumulate, const Graph& forward, const LossRecipe& loss) {
   PassContext context;
-  context.recipe.loss = {LossRecipe{.kind = LossKind::kCrossEntropy, .output = "logits", .ignore_index = 3}};
+  context.recipe.loss = {loss};
   context.recipe.optimizer = default_optimizer(OptimizerKind::kAdamW);
   context.recipe.clip_grad_norm = 0.5;
   context.micro_batches = micro_batches;
@@ -98,8 +100,9 @@ struct Problem {
   Tensors inputs, states;
 };
 
-Problem problem(int64_t micro_batches, bool accumulate, const Graph& forward = small_transformer()) {
-  Problem p{training_graph(micro_batches, accumulate, forward), micro_batches, {}, {}};
+Problem problem(int64_t micro_batches, bool accumulate, const Graph& forward = small_transformer(),
+                const LossRecipe& loss = kCrossEntropy) {
+  Problem p{training_graph(micro_batches, accumulate, forward, loss), micro_batches, {}, {}};
   std::mt19937 rng(5);
   for (const GraphInput& in : p.graph.inputs) {
     TensorType t = p.graph.type(in.value);
@@ -258,6 +261,20 @@ TEST(Localize_MicroBatches, MoveNoRunningStatistics) {
   ShardingPlan plan = replicated_plan(p, {{"micro_batch", 2}});
   plan.mesh.time = 0;
   plan.micro_batches = 2;
+  split_batch(plan, 0);
+  EXPECT_FALSE(localize(p.graph, plan).ok());
+}
+
+// A maximum over the samples has no terms to add up. The walk ends there: behind it nothing lies as its readers expect.
+TEST(Localize_MicroBatches, RefuseAMaximum) {
+  Builder b;
+  ValueId w = b.state({.name = "w", .kind = StateKind::kParameter, .parameter = {}, .initial = {}}, {kF, {7}});
+  b.output("most", b.reduce("reduce_max", b.mul(b.input("x", {kF, {4, 7}}), w), {0, 1}, false));
+  Problem p = problem(1, true, std::move(b).finish(), {.kind = LossKind::kOutput, .output = "most"});
+  ShardingPlan plan = replicated_plan(p, {{"data", 2}, {"micro_batch", 2}});
+  plan.mesh.time = 1;
+  plan.micro_batches = 2;
+  split_batch(plan, 1);
   split_batch(plan, 0);
   EXPECT_FALSE(localize(p.graph, plan).ok());
 }
