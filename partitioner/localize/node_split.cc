@@ -20,11 +20,12 @@ bool can_scatter(const Formula& formula, int factor, size_t operand) {
 }
 
 // A sum of scalars stays partial until something else asks for it: the squares of all gradients are added up before any
-// rank talks, not one after the other.
-bool may_join(const NodeUse& use) {
+// rank talks, not one after the other. Parts of a run that stay by themselves add up whatever is of none of their
+// samples (the gradient of a penalty on a weight): with the first of them.
+bool may_join(const NodeUse& use, bool apart) {
   if (use.node.op->sums_micro_batches) return false;
-  return std::all_of(use.formula.outputs.begin(), use.formula.outputs.end(),
-                     [&](const FormulaOperand& o) { return elements(operand_shape(use.formula, o)) <= 1; });
+  return apart || std::all_of(use.formula.outputs.begin(), use.formula.outputs.end(),
+                              [&](const FormulaOperand& o) { return elements(operand_shape(use.formula, o)) <= 1; });
 }
 
 }  // namespace
@@ -254,7 +255,7 @@ std::vector<std::vector<int>> NodeSplitter::passing_partials(const NodeUse& use,
         // is padded before it is accumulated. Between ranks it is summed before padding makes it larger.
         bool partial =
             has(use.shardings[j].partial, axis) || (mesh_.is_apart(axis) && is_zero(use.node.inputs[use.present[j]]));
-        sound = sound && (partial || !joint || may_join(use));
+        sound = sound && (partial || !joint || may_join(use, mesh_.is_apart(axis)));
         // A sum that is partial is not carried into products with other tensors: every one of them, and every gradient
         // that follows, would be partial too. (Over micro-batches it is never sent, only accumulated.)
         sound = sound && (joint || mesh_.is_apart(axis) ||

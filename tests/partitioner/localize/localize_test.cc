@@ -172,6 +172,16 @@ void split_batch(ShardingPlan& plan, int axis) {
   }
 }
 
+// A run's samples on two ranks, in two micro-batches.
+ShardingPlan in_two_by_two(const Problem& p) {
+  ShardingPlan plan = replicated_plan(p, {{"data", 2}, {"micro_batch", 2}});
+  plan.mesh.time = 1;
+  plan.micro_batches = 2;
+  split_batch(plan, 1);
+  split_batch(plan, 0);
+  return plan;
+}
+
 TEST(Localize_DataParallel, EqualsSerial) {
   Problem p = problem(1, false);
   for (int64_t n : {2, 4}) {
@@ -258,11 +268,7 @@ TEST(Localize_MicroBatches, MoveNoRunningStatistics) {
   b.set_next_of(1, b.add(b.scale(mean, 0.9), b.scale(b.reduce_sum(x, {0}, false), 0.025)));
   b.output("logits", b.mul(x, w));
   Problem p = problem(1, true, std::move(b).finish());
-  ShardingPlan plan = replicated_plan(p, {{"micro_batch", 2}});
-  plan.mesh.time = 0;
-  plan.micro_batches = 2;
-  split_batch(plan, 0);
-  EXPECT_FALSE(localize(p.graph, plan).ok());
+  EXPECT_FALSE(localize(p.graph, in_two_by_two(p)).ok());
 }
 
 // A maximum over the samples has no terms to add up. The walk ends there: behind it nothing lies as its readers expect.
@@ -271,12 +277,17 @@ TEST(Localize_MicroBatches, RefuseAMaximum) {
   ValueId w = b.state({.name = "w", .kind = StateKind::kParameter, .parameter = {}, .initial = {}}, {kF, {7}});
   b.output("most", b.reduce("reduce_max", b.mul(b.input("x", {kF, {4, 7}}), w), {0, 1}, false));
   Problem p = problem(1, true, std::move(b).finish(), {.kind = LossKind::kOutput, .output = "most"});
-  ShardingPlan plan = replicated_plan(p, {{"data", 2}, {"micro_batch", 2}});
-  plan.mesh.time = 1;
-  plan.micro_batches = 2;
-  split_batch(plan, 1);
-  split_batch(plan, 0);
-  EXPECT_FALSE(localize(p.graph, plan).ok());
+  EXPECT_FALSE(localize(p.graph, in_two_by_two(p)).ok());
+}
+
+// A penalty on a weight that has samples' gradients too: it counts once, with the first micro-batch.
+TEST(Localize_MicroBatches, AddWhatIsOfNoSample) {
+  Builder b;
+  ValueId w = b.state({.name = "w", .kind = StateKind::kParameter, .parameter = {}, .initial = {}}, {kF, {7}});
+  auto sum = [&](ValueId v, std::vector<int64_t> dims) { return b.reduce_sum(b.mul(v, v), std::move(dims), false); };
+  b.output("loss", b.add(sum(b.mul(b.input("x", {kF, {4, 7}}), w), {0, 1}), sum(w, {0})));
+  Problem p = problem(1, true, std::move(b).finish(), {.kind = LossKind::kOutput, .output = "loss"});
+  expect_equal_to_serial(p, in_two_by_two(p), "a penalty");
 }
 
 // The gradient of a part of a parameter is padded in each micro-batch, before it is accumulated.
