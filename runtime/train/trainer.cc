@@ -134,7 +134,7 @@ class Trainer : public TrainingLoop {
     if (communicator_ != nullptr)
       PARTITA_RETURN_IF_ERROR(agree_on_run(*communicator_, options_, programs_, evaluator_.get()));
     if (evaluator_ != nullptr) PARTITA_RETURN_IF_ERROR(check_classes(programs_, *evaluator_));
-    if (from_ && first_rank() && !options_.new_pass) warn_of_changes(*from_, head_of(first_));
+    if (from_ && first_rank()) warn_of_changes(*from_, head_of(first_), options_.new_pass);
     if (evaluator_ != nullptr && evaluator_->wants_to_stop()) stop_early(first_);  // as the resumed run did
     taken_ = first_;
     if (options_.divergence.rolls_back()) PARTITA_RETURN_IF_ERROR(prepare_rollback());

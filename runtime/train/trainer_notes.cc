@@ -128,15 +128,16 @@ std::string origin_note(int64_t first_step, const CheckpointOptions& options) {
   return options.init.empty() ? "" : cat("; first values from ", quote(options.init, 1000));
 }
 
-void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& now) {
+void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& now, bool new_data) {
   const auto warn = [](const std::string& what) {
     std::fprintf(stderr, "warning: %s than in the run that wrote the checkpoint; results will differ\n", what.c_str());
   };
   const auto differ = [](int64_t a, int64_t b) { return a > 0 && b > 0 && a != b; };
-  if (from.data != now.data) warn("the data or their order are others");
-  if (differ(from.epoch_samples, now.epoch_samples))
+  if (!new_data && from.data != now.data) warn("the data or their order are others");
+  if (!new_data && differ(from.epoch_samples, now.epoch_samples))
     warn(cat("the data hold another number of samples (", now.epoch_samples, ", not ", from.epoch_samples, ")"));
-  else if (from.data == now.data && !from.data_fingerprint.empty() && from.data_fingerprint != now.data_fingerprint)
+  else if (!new_data && from.data == now.data && !from.data_fingerprint.empty() &&
+           from.data_fingerprint != now.data_fingerprint)
     warn("the data are as many samples, but others,");
   if (from.seed != now.seed) warn("the seed is another");
   if (from.samples_per_step != now.samples_per_step) warn("the global batch is another");

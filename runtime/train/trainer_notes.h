@@ -27,8 +27,8 @@ std::string start_note(int64_t steps, int64_t samples, int64_t tokens, const std
 std::string origin_note(int64_t first_step, const CheckpointOptions& options);
 
 // Warns where the run that goes on, whose own checkpoint would begin with `now`, has other data, another seed, batch
-// or recipe than the one that wrote the checkpoint.
-void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& now);
+// or recipe than the one that wrote the checkpoint. Of data not where the run begins a pass over `new_data`.
+void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& now, bool new_data);
 
 // That a run ends after a step, for so many evaluations in a row were not below the best.
 void tell_early_stop(int64_t taken, int64_t evaluations, double best);

@@ -224,7 +224,7 @@ TEST(DataFlag, FileTakesThePlaceOfSyntheticSamples) {
 TEST(Changes, OtherNumberOfSamples_IsWarnedOf) {
   const auto warned = [](int64_t before, int64_t now) {
     testing::internal::CaptureStderr();
-    warn_of_changes({.epoch_samples = before}, {.epoch_samples = now});
+    warn_of_changes({.epoch_samples = before}, {.epoch_samples = now}, false);
     return testing::internal::GetCapturedStderr();
   };
   EXPECT_THAT(warned(40, 50), HasSubstr("the data hold another number of samples (50, not 40)"));
@@ -236,7 +236,7 @@ TEST(Changes, AnotherRecipe_IsWarnedOf) {
   using Keys = std::map<std::string, std::string>;
   const auto warned = [](const Keys& before, const Keys& now) {
     testing::internal::CaptureStderr();
-    warn_of_changes({.recipe = before}, {.recipe = now});
+    warn_of_changes({.recipe = before}, {.recipe = now}, false);
     return testing::internal::GetCapturedStderr();
   };
   const Keys before = {{"ema", "{decay: 0.9}"}, {"loss", "l"}, {"optimizer", "{kind: adam}"}};
