@@ -299,7 +299,8 @@ void Localizer::refuse_in_time(ValueId v, int32_t reader) {
   refused_ = absl::InvalidArgumentError(cat(
       "micro-batches: ", reader < 0 ? made : graph_.origins[static_cast<size_t>(reader)],
       " needs all samples of the graph's batch at once, and a micro-batch has 1/", mesh_.axes[mesh_.time].size,
-      " of them (a statistic over the batch, as in batch normalization: all micro-batches would have to come as far "
+      " of them (a statistic over the batch, as in batch normalization, or samples that are compared with one another, "
+      "put in order or taken by their place: all micro-batches would have to come as far "
       "before one goes on, with the whole batch in memory); pin micro_batch to the whole batch, use more "
       "data-parallel ranks instead, or say of which samples it is: semantics: {batch_norm: replica}, or {moe: "
       "{capacity: C, group: N}} for experts with a capacity"));

@@ -68,6 +68,10 @@ absl::StatusOr<ShardIndex> update_shard_index(ObjectStore& store, const NewShard
   PARTITA_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> all, store.list(""));
   std::map<std::string, int64_t> there;
   for (const ObjectInfo& o : all) {
+    if (is_packed_archive(o.name))
+      return absl::InvalidArgumentError(cat("archive ", quote(cat(store.place(), "/", o.name), 1000),
+                                            " is compressed, so that no sample can be found alone; unpack it to .tar, "
+                                            "or move it elsewhere"));
     if (is_shard_name(o.name) && !fs::path(o.name).filename().string().starts_with('.')) there[o.name] = o.bytes;
   }
   ShardIndex index;

@@ -52,5 +52,7 @@ absl::StatusOr<std::unique_ptr<RecordStore>> open_image_folder(const std::string
 // x-{000..127}.tar. Errors: NotFound, InvalidArgument (compressed), DataLoss (damaged, cut short), each with the
 // archive's name.
 absl::StatusOr<std::unique_ptr<RecordStore>> open_tar_store(const std::string& path);
+// Whether a name is that of a compressed archive, which none of these are read from.
+bool is_packed_archive(std::string_view name);
 
 }  // namespace partita::runtime

@@ -204,8 +204,6 @@ absl::StatusOr<std::vector<std::string>> in_braces(const std::string& path) {
   return paths;
 }
 
-constexpr std::string_view kPacked[] = {".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz"};
-
 absl::StatusOr<std::vector<std::string>> shards_of(const std::string& path) {
   if (path.find('{') != std::string::npos) return in_braces(path);
   std::error_code error;
@@ -213,9 +211,8 @@ absl::StatusOr<std::vector<std::string>> shards_of(const std::string& path) {
   std::vector<std::string> paths;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    const bool packed =
-        std::any_of(std::begin(kPacked), std::end(kPacked), [&](auto end) { return name.ends_with(end); });
-    if (packed || name.ends_with(".tar")) paths.push_back(it->path());  // what is compressed is refused as it is read
+    if (is_packed_archive(name) || name.ends_with(".tar"))
+      paths.push_back(it->path());  // what is compressed is refused as it is read
   }
   std::sort(paths.begin(), paths.end());
   if (paths.empty()) return absl::NotFoundError(cat("folder ", quote(path, 1000), " holds no .tar"));
@@ -223,6 +220,11 @@ absl::StatusOr<std::vector<std::string>> shards_of(const std::string& path) {
 }
 
 }  // namespace
+
+bool is_packed_archive(std::string_view name) {
+  constexpr std::string_view kEnds[] = {".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz"};
+  return std::any_of(std::begin(kEnds), std::end(kEnds), [&](std::string_view end) { return name.ends_with(end); });
+}
 
 absl::StatusOr<std::unique_ptr<RecordStore>> open_tar_store(const std::string& path) {
   PARTITA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, shards_of(path));

@@ -213,7 +213,9 @@ TEST_F(Shards, WhoseIndexCannotBeMadeSayWhatToDo) {
   std::filesystem::remove(folder_ / "index.json");
   EXPECT_THAT(message(index_folder(folder_.path()).status()), HasSubstr("of one kind"));
   DataConfig packed = tokens(folder_.path());
-  std::filesystem::remove(folder_ / "z.tar");
+  std::filesystem::rename(folder_ / "z.tar", folder_ / "z.tar.gz");
+  EXPECT_THAT(message(index_folder(folder_.path()).status()), HasSubstr("z.tar.gz' is compressed"));
+  std::filesystem::remove(folder_ / "z.tar.gz");
   ASSERT_TRUE(index_folder(folder_.path()).ok());
   packed.documents = DocumentMode::kPack;
   EXPECT_THAT(message(DataSource::open(packed, inputs(), 1).status()), HasSubstr("expected join or separate"));
