@@ -210,11 +210,16 @@ std::vector<ValueId> Localizer::emit_local(const Node& node, const Formula& form
   return *std::move(outputs);
 }
 
-// Emits a node that was put off, at a split of its factors, in the context of whoever asks, but no later than in its
-// own segment: the data that it may be made of are there while their micro-batch is.
+// Emits a node that was put off, at a split of its factors, in the context of whoever asks; one that reads the data no
+// later than in its own segment: they are there while their micro-batch is.
 void Localizer::make(const Node& node, const Formula& formula, const FactorSplit& split) {
   const NodeContext asked = b_.context();
-  if (asked.segment > Segment::kBackward && is_micro_batch(node.segment)) at(node);
+  const auto is_data = [&](ValueId v) {
+    return std::any_of(graph_.inputs.begin(), graph_.inputs.end(), [&](const auto& in) { return in.value == v; });
+  };
+  if (asked.segment > Segment::kBackward && is_micro_batch(node.segment) &&
+      std::any_of(node.inputs.begin(), node.inputs.end(), is_data))
+    at(node);
   NodeContext context = b_.context();
   std::vector<ValueId> inputs(node.inputs.size(), kNoValue);
   size_t present = 0;
