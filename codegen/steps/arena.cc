@@ -6,10 +6,6 @@
 namespace partita {
 namespace {
 
-constexpr int64_t kAlignment = 64;
-
-int64_t rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 bool is_apart(const Lifetime& a, const Lifetime& b) {
   return (b.once ? a.last : a.death) < b.birth || (a.once ? b.last : b.death) < a.birth;
 }
@@ -19,7 +15,7 @@ ArenaLayout place(std::span<const Lifetime> buffers, const std::vector<size_t>& 
   ArenaLayout layout{std::vector<int64_t>(buffers.size(), 0), 0};
   std::vector<size_t> placed;  // by offset
   for (size_t b : order) {
-    int64_t need = rounded(buffers[b].bytes), end = 0, best = -1, best_gap = INT64_MAX;
+    int64_t need = aligned(buffers[b].bytes), end = 0, best = -1, best_gap = INT64_MAX;
     if (need == 0) continue;
     for (size_t p : placed) {
       if (is_apart(buffers[p], buffers[b])) continue;
@@ -28,7 +24,7 @@ ArenaLayout place(std::span<const Lifetime> buffers, const std::vector<size_t>& 
         best = end;
         best_gap = gap;
       }
-      end = std::max(end, layout.offsets[p] + rounded(buffers[p].bytes));
+      end = std::max(end, layout.offsets[p] + aligned(buffers[p].bytes));
     }
     layout.offsets[b] = best >= 0 ? best : end;
     layout.bytes = std::max(layout.bytes, layout.offsets[b] + need);

@@ -7,6 +7,9 @@
 
 namespace partita {
 
+// Bytes that a buffer takes: whole cache lines.
+inline int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
 // A buffer is written first at step `birth` and used last at step `death` (inclusive): one that micro-batches read
 // again and again, at step `last` of the last one's run, after which buffers of steps that run once a step, beside or
 // behind the last one's (`once`), may take its place.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "codegen/steps/arena.h"
 #include "codegen/steps/step_planner.h"
 
 namespace partita {
@@ -138,7 +139,7 @@ void StepPlanner::make_outboxes() {
     if (k > 0 && (s.segment != drafts_[k - 1].step.segment || s.phase != drafts_[k - 1].step.phase)) sent.clear();
     const Attrs* attrs = s.kind == StepKind::kCollectiveStart ? &graph_.nodes[s.node].attrs : nullptr;
     if (attrs == nullptr || !attrs->has("in_flight")) continue;
-    const int64_t channel = attrs->i("channel", 0), padded = (byte_size(drafts_[k].uses[0].type) + 63) / 64 * 64;
+    const int64_t channel = attrs->i("channel", 0), padded = aligned(byte_size(drafts_[k].uses[0].type));
     const auto [at, fresh] = outboxes.try_emplace({channel, sent[channel]++}, static_cast<int>(outboxes.size()));
     s.outbox = at->second;
     if (fresh) outboxes_.push_back(new_temporary({DType::kU8, {attrs->i("in_flight"), 0}}, Region::kArena));

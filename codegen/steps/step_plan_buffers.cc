@@ -15,8 +15,6 @@ namespace {
 
 bool is_arena(Region region) { return region == Region::kArena || region == Region::kHostArena; }
 
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 }  // namespace
 
 int StepPlanner::new_buffer(Region region, int64_t bytes, int64_t offset) {
@@ -28,7 +26,7 @@ int StepPlanner::new_buffer(Region region, int64_t bytes, int64_t offset) {
 int StepPlanner::new_fixed(Region region, int64_t bytes) {
   int64_t& end = plan_.region_bytes[static_cast<int>(region)];
   int b = new_buffer(region, bytes, end);
-  end += (bytes + 63) / 64 * 64;
+  end += aligned(bytes);
   return b;
 }
 
@@ -157,7 +155,7 @@ void StepPlanner::join_states() {
     PlanBuffer& b = plan_.buffers[slot_of_[graph_.states[state].value].buffer];
     if (b.region != Region::kState) return;
     b.offset = end;
-    end += (b.bytes + 63) / 64 * 64;
+    end += aligned(b.bytes);
   };
   for (int k = 0; k < static_cast<int>(graph_.states.size()); ++k) {
     if (auto at = begins.find(k); at != begins.end()) {
@@ -373,7 +371,7 @@ void StepPlanner::lay_out_slots(const std::map<int32_t, std::vector<size_t>>& ke
 // the others run meanwhile.
 int64_t StepPlanner::place(const std::vector<size_t>& buffers, int64_t start) {
   std::map<std::pair<Segment, int32_t>, std::pair<int, int>> phases;  // the first step, and the last
-  for (size_t k = 0; k < plan_.steps.size(); ++k) {
+  for (size_t k = 0; options_.overlapped > 1 && k < plan_.steps.size(); ++k) {
     const PlanStep& s = plan_.steps[k];
     phases.try_emplace({s.segment, s.phase}, static_cast<int>(k), 0).first->second.second = static_cast<int>(k);
   }

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "codegen/nest/nest_schedule.h"
+#include "codegen/steps/arena.h"
 #include "codegen/steps/step_planner.h"
 
 namespace partita {
@@ -70,7 +71,7 @@ void StepPlanner::choose_bundles() {
       bundle_[d.uses[d.step.inputs + j].id] = {index, bundle.bytes};
       if (free) bundle_[v] = {index, bundle.bytes};
       bundle.copied.push_back(!free);
-      bundle.bytes += (byte_size(d.uses[j].type) + 63) / 64 * 64;
+      bundle.bytes += aligned(byte_size(d.uses[j].type));
     }
     bundles_.push_back(std::move(bundle));
   }

@@ -170,7 +170,8 @@ Place place_of(const Formula& formula, size_t operand, const Sharding& way, int 
   return way.is_split_by(axis) ? Place::kElsewhere : Place::kNowhere;
 }
 
-// Bytes that change ranks when `axis` splits `factor`.
+}  // namespace
+
 int64_t bytes_moved(const Formula& formula, const std::vector<OperandLayouts>& inputs, int64_t output_bytes, int axis,
                     int factor, const Mesh& mesh) {
   int64_t total = formula.factors[factor].role == FactorRole::kParallel ? 0 : 2 * output_bytes;
@@ -187,8 +188,6 @@ int64_t bytes_moved(const Formula& formula, const std::vector<OperandLayouts>& i
   }
   return total;
 }
-
-}  // namespace
 
 FactorSplit choose_split(const Formula& formula, const std::vector<OperandLayouts>& inputs, int64_t output_bytes,
                          const Mesh& mesh) {

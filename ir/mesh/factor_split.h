@@ -39,6 +39,11 @@ struct OperandLayouts {
   bool pinned = false;         // how it lies is the plan's choice (a parameter): it is not moved
 };
 
+// Bytes of operands, and twice `output_bytes` of sums where the factor is not parallel, that change ranks when `axis`
+// splits `factor`. What lies whole is sliced for free.
+int64_t bytes_moved(const Formula& formula, const std::vector<OperandLayouts>& inputs, int64_t output_bytes, int axis,
+                    int factor, const Mesh& mesh);
+
 // One split that honours what the operands ask for. Each axis goes to the factor that a pinned operand asks for; else
 // to the one that moves the fewest bytes: operands that lie otherwise are gathered or exchanged, a reduced factor
 // leaves a partial sum of `output_bytes`. An operand that lacks the axis is sliced for free. Factors that must stay

@@ -151,18 +151,7 @@ void NodeSplitter::exchange_for_less(const NodeUse& use, const std::vector<Opera
 int64_t NodeSplitter::bytes_exchanged(const NodeUse& use, const std::vector<OperandLayouts>& layouts,
                                       const std::set<int>& lies, int axis, int factor) const {
   const int64_t ways = mesh_.axes[axis].size;
-  int64_t bytes = 0;
-  for (size_t k = 0; k < use.present.size(); ++k) {
-    const FormulaOperand& operand = use.formula.inputs[k];
-    const bool has_it = has_factor(operand, factor);
-    const bool at_hand = std::any_of(layouts[k].ways.begin(), layouts[k].ways.end(), [&](const Sharding& way) {
-      if (!way.is_split_by(axis)) return true;  // a slice is free
-      const auto there = proposals(use.formula, operand, way, mesh_);
-      return std::any_of(there.begin(), there.end(),
-                         [&](const auto& place) { return place.first == factor && has(place.second, axis); });
-    });
-    if (!at_hand) bytes += layouts[k].bytes / (has_it ? ways : 1);
-  }
+  int64_t bytes = bytes_moved(use.formula, layouts, 0, axis, factor, mesh_);
   for (size_t k = 0; k < use.node.outputs.size(); ++k) {
     const FormulaOperand& operand = use.formula.outputs[k];
     const bool stays = lies.count(factor) > 0 && has_factor(operand, factor);
@@ -393,8 +382,8 @@ bool NodeSplitter::exchange_back(const NodeUse& use, const std::vector<Exchange>
   const FormulaOperand& operand = use.formula.outputs[output];
   bool moved = false;
   for (const Exchange& e : exchanges) {
-    auto at = std::find_if(e.whole.begin(), e.whole.end(), [&](int f) { return has_factor(operand, f); });
-    if (at == e.whole.end() || is_read_whole(use.node.outputs[output], operand, *at)) continue;
+    auto at = std::find_if(e.lies.begin(), e.lies.end(), [&](int f) { return has_factor(operand, f); });
+    if (at == e.lies.end() || is_read_whole(use.node.outputs[output], operand, *at)) continue;
     // Beside what is scattered to it already.
     if (use.formula.factors[*at].size % (mesh_.ways(home.factors.axes[*at]) * mesh_.axes[e.axis].size) != 0) continue;
     for (auto& axes : home.factors.axes) std::erase(axes, e.axis);

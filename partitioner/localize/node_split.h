@@ -21,10 +21,10 @@ struct NodeUse {
   std::vector<Sharding> shardings;  // of the present inputs, as they are now
 };
 
-// An axis that operands have on some factors, which the op keeps whole, and that splits another of its factors instead.
+// An axis that operands have on some factors, and that splits another of the op's instead.
 struct Exchange {
   int axis;
-  std::set<int> whole;
+  std::set<int> lies;
 };
 
 struct NodeSplit {

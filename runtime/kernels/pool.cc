@@ -61,11 +61,22 @@ class MaxPool {
       every_ = tile_ops<T>().every, take_larger_ = tile_ops<T>().take_larger;
   }
 
+  void run(const T* x, T* y, int32_t* indices) const {
+    const int64_t planes = w_.batch * w_.channels, in = w_.in_plane(), out = w_.out_plane();
+#pragma omp parallel if (worth_threads(planes * (in + out * w_.kernel_size())))
+    {
+      Scratch scratch = make_scratch();
+#pragma omp for schedule(static)
+      for (int64_t p = 0; p < planes; ++p) plane(x + p * in, y + p * out, indices + p * out, scratch);
+    }
+  }
+
+ private:
   struct Scratch {
     std::vector<T> parts, best;  // of a row of x; of each of its rows, for each place of an output
     std::vector<int32_t> at;     // in the row
   };
-  Scratch scratch() const {
+  Scratch make_scratch() const {
     const auto rows = static_cast<size_t>(w_.in[0] * w_.in[1] * w_.out[2]);
     return {std::vector<T>(static_cast<size_t>(line_ * w_.stride[2])), std::vector<T>(rows),
             std::vector<int32_t>(rows)};
@@ -87,7 +98,6 @@ class MaxPool {
       join_rows(r / w_.out[1], r % w_.out[1], s, y + r * w_.out[2], indices + r * w_.out[2]);
   }
 
- private:
   void begin(T* best, int32_t* at) const {
     std::fill_n(best, w_.out[2],
                 std::is_integral_v<T> ? std::numeric_limits<T>::lowest() : T(-std::numeric_limits<float>::infinity()));
@@ -127,17 +137,6 @@ class MaxPool {
   decltype(&every<T>) every_ = every<T>;
   decltype(&take_larger<T>) take_larger_ = take_larger<T>;
 };
-
-template <typename T>
-void max_pool(const MaxPool<T>& pool, const Window& w, const T* x, T* y, int32_t* indices) {
-  const int64_t planes = w.batch * w.channels, in = w.in_plane(), out = w.out_plane();
-#pragma omp parallel if (worth_threads(planes * (in + out * w.kernel_size())))
-  {
-    typename MaxPool<T>::Scratch scratch = pool.scratch();
-#pragma omp for schedule(static)
-    for (int64_t p = 0; p < planes; ++p) pool.plane(x + p * in, y + p * out, indices + p * out, scratch);
-  }
-}
 
 template <typename T>
 void max_pool_grad(const T* g, const int32_t* indices, T* dx, int64_t planes, int64_t in, int64_t out) {
@@ -217,8 +216,8 @@ Kernel make_max_pool(const KernelRequest& r) {
   if (w.in_plane() > std::numeric_limits<int32_t>::max()) return r.unsupported();
   Kernel kernel = r.unsupported();
   with_number_type(r.dtype(), [&]<typename T>(T) {
-    kernel = make_kernel([w, pool = MaxPool<T>(w)](std::span<std::byte* const> b) {
-      max_pool(pool, w, as<T>(b[0]), as<T>(b[1]), as<int32_t>(b[2]));
+    kernel = make_kernel([pool = MaxPool<T>(w)](std::span<std::byte* const> b) {
+      pool.run(as<T>(b[0]), as<T>(b[1]), as<int32_t>(b[2]));
     });
   });
   return kernel;

@@ -173,17 +173,16 @@ class Trainer : public TrainingLoop {
     PARTITA_RETURN_IF_ERROR(programs_.open(first_, data_));
     const int64_t pass = programs_.epoch_samples(), epochs = data_.epochs;
     if (pass == 0 || !options_.lengths.empty()) return absl::OkStatus();
-    auto behind = [&](int64_t passes) {
-      if (epochs > 0) data_.epochs = epochs + passes;
-      return programs_.open(first_, data_);
-    };
-    PARTITA_RETURN_IF_ERROR(behind(from_->samples / pass));
+    const auto allow = [&](int64_t passes) { data_.epochs = epochs > 0 ? epochs + passes : 0; };
+    allow(from_->samples / pass);
+    if (data_.epochs != epochs) PARTITA_RETURN_IF_ERROR(programs_.open(first_, data_));
     const bool same = pass == from_->epoch_samples && programs_.fingerprint() == from_->data_fingerprint;
     if (same && programs_.holds(order_.batch_of(first_))) return absl::OkStatus();
     const int64_t passes = (from_->samples + pass - 1) / pass;
     from_->samples = passes * pass;
+    allow(passes);
     go_on(first_, from_->samples, options_.skipped);
-    return behind(passes);
+    return absl::OkStatus();
   }
 
   // The run goes on with a step that takes the stream's samples from `position` on.

@@ -133,12 +133,13 @@ void warn_of_changes(const CheckpointManifest& from, const CheckpointManifest& n
     std::fprintf(stderr, "warning: %s than in the run that wrote the checkpoint; results will differ\n", what.c_str());
   };
   const auto differ = [](int64_t a, int64_t b) { return a > 0 && b > 0 && a != b; };
-  if (!new_data && from.data != now.data) warn("the data or their order are others");
-  if (!new_data && differ(from.epoch_samples, now.epoch_samples))
-    warn(cat("the data hold another number of samples (", now.epoch_samples, ", not ", from.epoch_samples, ")"));
-  else if (!new_data && from.data == now.data && !from.data_fingerprint.empty() &&
-           from.data_fingerprint != now.data_fingerprint)
-    warn("the data are as many samples, but others,");
+  if (!new_data) {
+    if (from.data != now.data) warn("the data or their order are others");
+    if (differ(from.epoch_samples, now.epoch_samples))
+      warn(cat("the data hold another number of samples (", now.epoch_samples, ", not ", from.epoch_samples, ")"));
+    else if (from.data == now.data && !from.data_fingerprint.empty() && from.data_fingerprint != now.data_fingerprint)
+      warn("the data are as many samples, but others,");
+  }
   if (from.seed != now.seed) warn("the seed is another");
   if (from.samples_per_step != now.samples_per_step) warn("the global batch is another");
   if (!from.recipe.empty() && !now.recipe.empty() && from.recipe != now.recipe)
